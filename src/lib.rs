@@ -1,0 +1,8 @@
+//! RabbitMQ for services without async.
+
+mod clock;
+mod headers;
+mod properties;
+
+pub use headers::{HeaderValue, Headers};
+pub use properties::Properties;
