@@ -1,0 +1,248 @@
+//! A policy as a table, for people who choose one.
+
+use super::policy::{RetryPolicy, Step, in_broker};
+use crate::naming::delay_text;
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+/// What a [`RetryPolicy`] does to a message whose handler always fails; made by [`RetryPolicy::explain`].
+///
+/// `Display` is a table for a terminal, [`markdown`](Self::markdown) one for a document. Both have a line for each attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    policy: RetryPolicy,
+    threshold: Duration,
+}
+
+/// One attempt of an [`Explanation`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ExplainedAttempt {
+    /// The attempt, from 1.
+    pub attempt: u32,
+    /// The message's age when this attempt begins: the waits before it. Jitter, the handler's own time and time spent in
+    /// the source queue come on top.
+    pub age: Duration,
+    /// What follows when the attempt has failed.
+    pub then: NextStep,
+}
+
+/// What follows a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NextStep {
+    /// A wait in the consumer, to which jitter applies.
+    Thread(Duration),
+    /// A wait on the broker, in the retry queue of that delay.
+    Rung(Duration),
+    /// The message is dead-lettered: that was the last attempt.
+    OutOfAttempts,
+    /// The message is dead-lettered: it has reached the age of [`RetryPolicy::give_up_after`], attempts left or not.
+    TooOld,
+}
+
+impl RetryPolicy {
+    /// Shows what this policy does with a retry threshold of `threshold`.
+    ///
+    /// ```
+    /// use rungmq::RetryPolicy;
+    /// use std::time::Duration;
+    ///
+    /// # fn main() -> Result<(), rungmq::PolicyError> {
+    /// let policy = RetryPolicy::fixed(3, Duration::from_secs(30))?;
+    /// println!("{}", policy.explain(Duration::from_secs(30)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn explain(&self, threshold: Duration) -> Explanation {
+        Explanation {
+            policy: self.clone(),
+            threshold,
+        }
+    }
+}
+
+impl Explanation {
+    /// The attempts, up to the one after which the message is given up.
+    pub fn rows(&self) -> impl Iterator<Item = ExplainedAttempt> {
+        let mut age = Some(Duration::ZERO);
+        let mut attempt = 0;
+        std::iter::from_fn(move || {
+            let now = age?;
+            attempt += 1;
+            let then = self.after(attempt, now);
+            age = match then {
+                NextStep::Thread(wait) | NextStep::Rung(wait) => Some(now.saturating_add(wait)),
+                NextStep::OutOfAttempts | NextStep::TooOld => None,
+            };
+            Some(ExplainedAttempt {
+                attempt,
+                age: now,
+                then,
+            })
+        })
+    }
+
+    /// The table in Markdown.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut text = String::from("| attempt | age | wait | where |\n|---:|---:|---:|---|\n");
+        for row in self.rows() {
+            let [attempt, age, wait, place] = self.cells(&row);
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "| {attempt} | {age} | {wait} | {place} |");
+        }
+        text
+    }
+
+    fn after(&self, attempt: u32, age: Duration) -> NextStep {
+        match self.policy.step(attempt, Some(age)) {
+            Step::Wait(delay) if in_broker(delay, self.threshold) => NextStep::Rung(delay),
+            Step::Wait(delay) => NextStep::Thread(delay),
+            Step::OutOfAttempts => NextStep::OutOfAttempts,
+            Step::TooOld(_) => NextStep::TooOld,
+        }
+    }
+
+    fn cells(&self, row: &ExplainedAttempt) -> [String; 4] {
+        let (wait, place) = match row.then {
+            NextStep::Thread(wait) => (self.jittered_text(wait), "in the consumer".to_owned()),
+            NextStep::Rung(wait) => {
+                let wait = delay_text(wait);
+                let place = format!("on the broker, {{q}}.retry.{wait}");
+                (wait, place)
+            }
+            NextStep::OutOfAttempts => ("-".to_owned(), "given up: no attempt left".to_owned()),
+            NextStep::TooOld => {
+                let limit = delay_text(self.policy.limit().unwrap_or_default());
+                ("-".to_owned(), format!("given up: {limit} old or older"))
+            }
+        };
+        [row.attempt.to_string(), age_text(row.age), wait, place]
+    }
+
+    fn jittered_text(&self, wait: Duration) -> String {
+        if wait.is_zero() || self.policy.jitter() == 0.0 {
+            return delay_text(wait);
+        }
+        format!("{} ± {}%", delay_text(wait), self.policy.jitter() * 100.0)
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let header = ["attempt", "age", "wait", "where"].map(str::to_owned);
+        let lines =
+            || std::iter::once(header.clone()).chain(self.rows().map(|row| self.cells(&row)));
+        let mut widths = [0; 3];
+        for line in lines() {
+            for (width, cell) in widths.iter_mut().zip(&line) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        let [a, b, c] = widths;
+        write!(
+            f,
+            "{}; retry threshold {}",
+            self.policy,
+            delay_text(self.threshold)
+        )?;
+        for [attempt, age, wait, place] in lines() {
+            write!(f, "\n{attempt:>a$}  {age:>b$}  {wait:>c$}  {place}")?;
+        }
+        Ok(())
+    }
+}
+
+/// An age in hours, minutes and seconds, such as `1h2m3s`.
+fn age_text(age: Duration) -> String {
+    let (hours, minutes) = (age.as_secs() / 3600, age.as_secs() / 60 % 60);
+    let rest = Duration::new(age.as_secs() % 60, age.subsec_nanos());
+    let mut text = String::new();
+    for (count, unit) in [(hours, 'h'), (minutes, 'm')] {
+        if count > 0 {
+            text.push_str(&count.to_string());
+            text.push(unit);
+        }
+    }
+    if !rest.is_zero() || text.is_empty() {
+        text.push_str(&format!("{rest:?}").replace("0ns", "0s"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn policy() -> RetryPolicy {
+        RetryPolicy::exponential(6, secs(10), secs(300)).unwrap()
+    }
+
+    #[test]
+    fn the_table_shows_where_each_wait_is_spent() {
+        assert_eq!(
+            policy().explain(secs(30)).to_string(),
+            "exponential(6, 10s, 5m, jitter 0.2); retry threshold 30s\n\
+             attempt    age       wait  where\n      \
+                   1     0s  10s ± 20%  in the consumer\n      \
+                   2    10s  20s ± 20%  in the consumer\n      \
+                   3    30s        40s  on the broker, {q}.retry.40s\n      \
+                   4  1m10s        80s  on the broker, {q}.retry.80s\n      \
+                   5  2m30s       160s  on the broker, {q}.retry.160s\n      \
+                   6  5m10s          -  given up: no attempt left"
+        );
+    }
+
+    #[test]
+    fn the_age_limit_ends_it_early() {
+        let explanation = policy().give_up_after(secs(70)).explain(Duration::ZERO);
+        assert_eq!(
+            explanation.markdown(),
+            "| attempt | age | wait | where |\n\
+             |---:|---:|---:|---|\n\
+             | 1 | 0s | 10s ± 20% | in the consumer |\n\
+             | 2 | 10s | 20s ± 20% | in the consumer |\n\
+             | 3 | 30s | 40s ± 20% | in the consumer |\n\
+             | 4 | 1m10s | - | given up: 70s old or older |\n"
+        );
+        let last = explanation.rows().last().unwrap();
+        assert_eq!(
+            (last.attempt, last.age, last.then),
+            (4, secs(70), NextStep::TooOld)
+        );
+    }
+
+    #[test]
+    fn no_retry_is_one_row() {
+        let explanation = RetryPolicy::none().explain(secs(30));
+        let rows: Vec<_> = explanation.rows().collect();
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0].then, NextStep::OutOfAttempts);
+    }
+
+    #[test]
+    fn endless_waits_and_a_million_attempts_are_explained() {
+        let policy = RetryPolicy::fixed(1_000_000, Duration::MAX).unwrap();
+        let last = policy.explain(secs(1)).rows().last().unwrap();
+        assert_eq!((last.attempt, last.age), (1_000_000, Duration::MAX));
+    }
+
+    #[test]
+    fn ages_read_like_durations() {
+        for (age, text) in [
+            (Duration::ZERO, "0s"),
+            (Duration::from_millis(1_500), "1.5s"),
+            (secs(60), "1m"),
+            (secs(3_601), "1h1s"),
+            (Duration::from_millis(90), "90ms"),
+        ] {
+            assert_eq!(age_text(age), text);
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The retry queues of one source queue.
+
+use super::policy::{RetryPolicy, in_broker};
+use crate::headers::Headers;
+use crate::naming::{self, NameTooLong, RETRY_EXCHANGE, delay_text, whole_millis};
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+/// The longest `x-message-ttl` that RabbitMQ accepts: ten years of 365 days.
+const LONGEST_MILLIS: u64 = 315_360_000_000;
+
+/// The retry queues ("rungs") in which messages of one queue wait on the broker, one for each delay.
+///
+/// A wait is spent on the broker when it is at or above the retry threshold; shorter ones are spent in the consumer. A
+/// threshold of zero means never on the broker. Jitter makes no rungs: they have the policy's own delays.
+///
+/// ```
+/// use rungmq::{RetryLadder, RetryPolicy};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let policy = RetryPolicy::exponential(6, Duration::from_secs(10), Duration::from_secs(60))?;
+/// let ladder = RetryLadder::new("orders.new", &policy, Duration::from_secs(30))?;
+///
+/// let queues: Vec<&str> = ladder.rungs().iter().map(|rung| rung.queue()).collect();
+/// assert_eq!(queues, ["orders.new.retry.40s", "orders.new.retry.1m"]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetryLadder {
+    source: String,
+    rungs: Vec<Rung>,
+}
+
+/// One retry queue of a [`RetryLadder`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rung {
+    queue: String,
+    delay: Duration,
+}
+
+impl RetryLadder {
+    /// The rungs that `policy` needs for `queue`, with waits of at least `threshold` spent on the broker.
+    ///
+    /// # Errors
+    ///
+    /// A rung's delay is longer than the broker accepts, or its name is longer than AMQP allows.
+    pub fn new(
+        queue: impl Into<String>,
+        policy: &RetryPolicy,
+        threshold: Duration,
+    ) -> Result<Self, LadderError> {
+        let source = queue.into();
+        naming::check("queue", &source)?;
+        let mut rungs: Vec<Rung> = Vec::new();
+        let longest = policy.schedule().next_back();
+        for delay in policy.schedule() {
+            // Delays never fall, so that equal ones are neighbours.
+            let known = rungs.last().is_some_and(|rung| rung.delay == delay);
+            if in_broker(delay, threshold) && !known {
+                rungs.push(Rung::new(&source, delay)?);
+            }
+            // A million attempts have a few dozen delays: the rest of the schedule only repeats this one.
+            if Some(delay) == longest {
+                break;
+            }
+        }
+        Ok(Self { source, rungs })
+    }
+
+    /// The queue whose messages wait here.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The rungs, shortest delay first.
+    #[must_use]
+    pub fn rungs(&self) -> &[Rung] {
+        &self.rungs
+    }
+
+    /// Whether every wait is spent in the consumer, so that nothing needs to be declared.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rungs.is_empty()
+    }
+
+    /// The arguments of a rung, exactly: any other table is refused once another service has declared the queue.
+    pub(crate) fn arguments(&self, rung: &Rung) -> Headers {
+        let mut arguments = Headers::new();
+        arguments.insert("x-message-ttl", rung.millis());
+        arguments.insert("x-dead-letter-exchange", RETRY_EXCHANGE);
+        arguments.insert("x-dead-letter-routing-key", self.source.as_str());
+        arguments
+    }
+}
+
+impl Rung {
+    fn new(source: &str, delay: Duration) -> Result<Self, LadderError> {
+        if whole_millis(delay) > LONGEST_MILLIS {
+            return Err(LadderError::DelayTooLong(delay));
+        }
+        let queue = naming::retry_queue(source, delay);
+        naming::check("retry queue", &queue)?;
+        Ok(Self { queue, delay })
+    }
+
+    /// The name of the queue.
+    #[must_use]
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// How long a message waits in it, in whole milliseconds.
+    #[must_use]
+    pub fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    fn millis(&self) -> i64 {
+        i64::try_from(whole_millis(self.delay)).unwrap_or(i64::MAX)
+    }
+}
+
+/// A policy needs a retry queue that cannot be declared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LadderError {
+    /// The broker accepts no wait longer than ten years (315 360 000 000 ms). Shorten the policy's delay or its cap.
+    DelayTooLong(Duration),
+    /// The name of the queue or of a rung is longer than AMQP allows. Shorten the queue's name.
+    NameTooLong(NameTooLong),
+}
+
+impl From<NameTooLong> for LadderError {
+    fn from(error: NameTooLong) -> Self {
+        Self::NameTooLong(error)
+    }
+}
+
+impl fmt::Display for LadderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DelayTooLong(delay) => write!(
+                f,
+                "the retry delay {} ({} ms) is longer than the {LONGEST_MILLIS} ms that the broker allows",
+                delay_text(*delay),
+                whole_millis(*delay)
+            ),
+            Self::NameTooLong(error) => error.fmt(f),
+        }
+    }
+}
+
+/// There is no source: the text of [`NameTooLong`] is shown as it is.
+impl Error for LadderError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::headers::HeaderValue;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn fixed(delay: Duration) -> RetryPolicy {
+        RetryPolicy::fixed(1_000_000, delay).unwrap()
+    }
+
+    #[test]
+    fn the_longest_wait_is_the_brokers() {
+        let threshold = millis(30_000);
+        let ladder = RetryLadder::new("q", &fixed(millis(LONGEST_MILLIS)), threshold).unwrap();
+        assert_eq!(ladder.rungs()[0].queue(), "q.retry.87600h");
+        let error =
+            RetryLadder::new("q", &fixed(millis(LONGEST_MILLIS + 1)), threshold).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the retry delay 315360000001ms (315360000001 ms) is longer than the 315360000000 ms \
+             that the broker allows"
+        );
+        let error = RetryLadder::new("q", &fixed(Duration::MAX), threshold).unwrap_err();
+        assert_eq!(error, LadderError::DelayTooLong(Duration::MAX));
+        // Spent in the consumer, it is nobody's business.
+        assert!(
+            RetryLadder::new("q", &fixed(Duration::MAX), Duration::ZERO)
+                .unwrap()
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn thirty_days_are_not_wrapped() {
+        let ladder = RetryLadder::new("q", &fixed(millis(2_592_000_000)), millis(1)).unwrap();
+        let arguments = ladder.arguments(&ladder.rungs()[0]);
+        assert_eq!(
+            arguments.get("x-message-ttl"),
+            Some(&HeaderValue::I64(2_592_000_000))
+        );
+        assert_eq!(arguments.len(), 3);
+    }
+
+    #[test]
+    fn fractions_of_a_second_are_told_apart() {
+        let name = |delay| {
+            let ladder = RetryLadder::new("q", &fixed(millis(delay)), millis(1)).unwrap();
+            ladder.rungs()[0].queue().to_owned()
+        };
+        assert_eq!(
+            (name(30_200), name(30_700)),
+            ("q.retry.30200ms".into(), "q.retry.30700ms".into())
+        );
+    }
+
+    #[test]
+    fn names_are_checked_with_or_without_rungs() {
+        let long = "q".repeat(250);
+        assert!(RetryLadder::new(long.as_str(), &fixed(millis(1000)), Duration::ZERO).is_ok());
+        let error = RetryLadder::new(long, &fixed(millis(1000)), millis(1)).unwrap_err();
+        assert!(
+            error.to_string().starts_with("the retry queue \"qqq"),
+            "{error}"
+        );
+        let error = RetryLadder::new("q".repeat(256), &RetryPolicy::none(), millis(1)).unwrap_err();
+        assert!(error.to_string().starts_with("the queue \"qqq"), "{error}");
+    }
+
+    #[test]
+    fn a_million_attempts_have_few_rungs() {
+        let policy =
+            RetryPolicy::exponential(1_000_000, millis(1), millis(LONGEST_MILLIS)).unwrap();
+        assert_eq!(
+            RetryLadder::new("q", &policy, millis(1))
+                .unwrap()
+                .rungs()
+                .len(),
+            40
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn rungs_are_the_distinct_delays_at_or_above_the_threshold(
+            attempts in 1..60_u32,
+            initial in 1..100_000_000_u64,
+            growth in 0..2_000_u64,
+            threshold in prop_oneof![Just(0), 1..1_000_000_u64],
+        ) {
+            let (initial, threshold) = (Duration::from_micros(initial), millis(threshold));
+            let cap = initial * (growth as u32 + 1);
+            let policy = RetryPolicy::exponential(attempts, initial, cap).unwrap();
+            let ladder = RetryLadder::new("q", &policy, threshold).unwrap();
+            let expected: BTreeSet<_> = policy
+                .schedule()
+                .filter(|&delay| threshold > Duration::ZERO && delay >= threshold)
+                .collect();
+            let delays: Vec<_> = ladder.rungs().iter().map(Rung::delay).collect();
+            prop_assert_eq!(delays, expected.into_iter().collect::<Vec<_>>());
+            let names: BTreeSet<_> = ladder.rungs().iter().map(Rung::queue).collect();
+            prop_assert_eq!(names.len(), ladder.rungs().len());
+            for rung in ladder.rungs() {
+                prop_assert_eq!(
+                    ladder.arguments(rung).get("x-message-ttl").and_then(HeaderValue::as_i64),
+                    Some(rung.delay().as_millis() as i64)
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! When a message is delivered again, where it waits until then, and what becomes of it otherwise.
+//!
+//! All of it is pure: no I/O, no clock, no random numbers of its own.
+
+pub(crate) mod decide;
+mod explain;
+mod ladder;
+mod policy;
+
+pub use explain::{ExplainedAttempt, Explanation, NextStep};
+pub use ladder::{LadderError, RetryLadder, Rung};
+pub use policy::{PolicyError, RetryPolicy};
