@@ -204,9 +204,10 @@ impl RetryPolicy {
     }
 }
 
-/// Whether a wait is spent on the broker, in a retry queue, and not in the consumer.
+/// Whether a wait is spent on the broker, in a retry queue, and not in the consumer: never where there is no threshold, and
+/// so never for a delay of zero.
 pub(crate) fn in_broker(delay: Duration, threshold: Duration) -> bool {
-    !threshold.is_zero() && !delay.is_zero() && delay >= threshold
+    !threshold.is_zero() && delay >= threshold
 }
 
 fn doubled(initial: Duration, mut times: u32, cap: Duration) -> Duration {
