@@ -138,6 +138,10 @@ fn jitter_reaches_both_ways() {
     let wide = policy.with_jitter(1.0).unwrap();
     assert_eq!(wide.jittered(secs(10), 0.0), SHORTEST_WAIT);
     assert_eq!(wide.jittered(Duration::ZERO, 0.9), Duration::ZERO);
+    assert_eq!(
+        RetryPolicy::none().jittered(Duration::from_nanos(1), 0.5),
+        SHORTEST_WAIT
+    );
     assert_eq!(wide.jittered(Duration::MAX, 0.9), Duration::MAX);
 }
 
