@@ -2,9 +2,11 @@
 
 mod ack;
 mod clock;
+mod codec;
 mod headers;
 mod properties;
 
 pub use ack::{Ack, Answer, FatalError};
+pub use codec::{Bytes, CodecError, Decode, Encode, Json, Text};
 pub use headers::{HeaderValue, Headers};
 pub use properties::Properties;
