@@ -51,6 +51,12 @@ mod inference {
     }
 
     #[test]
+    fn a_panic_and_nothing_else() {
+        let panics = std::panic::catch_unwind(|| accepts(|_| panic!("on purpose")));
+        assert!(panics.is_err());
+    }
+
+    #[test]
     fn question_mark_with_anyhow() {
         let unit = accepts(|_| {
             io(true)?;
