@@ -94,7 +94,8 @@ pub(crate) enum Answered {
 /// exactly [`Ack::retry(e)`](Ack::retry).
 #[diagnostic::on_unimplemented(
     message = "a message handler cannot return `{Self}`",
-    note = "return `Ack`, `()`, or a `Result` of either whose error turns into `Box<dyn Error + Send + Sync>`"
+    note = "return `Ack`, `()`, or a `Result` of either whose error turns into `Box<dyn Error + Send + Sync>`",
+    note = "a closure that never returns (`panic!`, `todo!`) has to name a type: `|message| -> Ack {{ todo!() }}`"
 )]
 pub trait Answer {
     /// Turns what the handler returned into an [`Ack`].

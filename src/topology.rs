@@ -5,6 +5,10 @@ mod problems;
 mod queue;
 
 pub use plan::Plan;
+#[cfg_attr(
+    not(test),
+    expect(unused_imports, reason = "the consumer, its user, is still to come")
+)]
 pub(crate) use plan::consumer_share;
 pub use problems::TopologyError;
 pub use queue::Queue;
@@ -127,9 +131,9 @@ pub(crate) mod names {
     pub(crate) fn retry_queue(queue: &str, delay: Duration) -> String {
         let millis = delay.as_millis();
         let text = match millis {
-            _ if millis % 1000 != 0 => format!("{millis}ms"),
-            _ if millis % 3_600_000 == 0 => format!("{}h", millis / 3_600_000),
-            _ if millis % 60_000 == 0 => format!("{}m", millis / 60_000),
+            _ if !millis.is_multiple_of(1000) => format!("{millis}ms"),
+            _ if millis.is_multiple_of(3_600_000) => format!("{}h", millis / 3_600_000),
+            _ if millis.is_multiple_of(60_000) => format!("{}m", millis / 60_000),
             _ => format!("{}s", millis / 1000),
         };
         format!("{queue}.retry.{text}")

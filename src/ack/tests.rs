@@ -52,7 +52,7 @@ mod inference {
 
     #[test]
     fn a_panic_and_nothing_else() {
-        let panics = std::panic::catch_unwind(|| accepts(|_| panic!("on purpose")));
+        let panics = std::panic::catch_unwind(|| accepts(|_| -> () { panic!("on purpose") }));
         assert!(panics.is_err());
     }
 
@@ -216,8 +216,10 @@ impl Misbehaviour {
 impl fmt::Display for Hostile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.display.act();
-        while self.display == Misbehaviour::Endless {
-            f.write_str("on and on ünd ")?;
+        if self.display == Misbehaviour::Endless {
+            loop {
+                f.write_str("on and on ünd ")?;
+            }
         }
         f.write_str("hostile")
     }
