@@ -23,9 +23,9 @@ pub const DEAD_LETTER_EXCHANGE: &str = "acemq.dlx";
 pub const RETRY_EXCHANGE: &str = "acemq.retry";
 
 /// What AMQP's short strings hold: exchange and queue names, routing keys.
-const MAX_BYTES: usize = 255;
+pub(crate) const LONGEST_NAME: usize = 255;
 
-/// How much of a name that is too long is shown.
+/// How much of either end of a long name is shown.
 const SHOWN_CHARS: usize = 40;
 
 /// The queue for messages of `queue` that were given up or rejected.
@@ -75,7 +75,7 @@ pub(crate) fn whole_millis(delay: Duration) -> u64 {
 ///
 /// amiquip writes a longer one as a corrupt frame, for which the broker closes the whole connection.
 pub(crate) fn check(what: &'static str, name: &str) -> Result<(), NameTooLong> {
-    if name.len() <= MAX_BYTES {
+    if name.len() <= LONGEST_NAME {
         return Ok(());
     }
     Err(NameTooLong {
@@ -85,12 +85,15 @@ pub(crate) fn check(what: &'static str, name: &str) -> Result<(), NameTooLong> {
     })
 }
 
-fn abbreviated(name: &str) -> String {
-    let mut shown: String = name.chars().take(SHOWN_CHARS).collect();
-    if shown.len() < name.len() {
-        shown.push('…');
+/// A long name with its middle left out: derived names differ at their end.
+pub(crate) fn abbreviated(name: &str) -> String {
+    let length = name.chars().count();
+    if length <= 2 * SHOWN_CHARS + 1 {
+        return name.to_owned();
     }
-    shown
+    let head: String = name.chars().take(SHOWN_CHARS).collect();
+    let tail: String = name.chars().skip(length - SHOWN_CHARS).collect();
+    format!("{head}…{tail}")
 }
 
 /// A name or routing key, given or derived, is longer than the 255 bytes that AMQP allows.
@@ -108,7 +111,7 @@ impl fmt::Display for NameTooLong {
         let Self { what, shown, bytes } = self;
         write!(
             f,
-            "the {what} {shown:?} takes {bytes} bytes, but AMQP allows {MAX_BYTES}"
+            "the {what} {shown:?} takes {bytes} bytes, but AMQP allows {LONGEST_NAME}"
         )
     }
 }
@@ -165,8 +168,8 @@ mod tests {
         assert_eq!(
             error.to_string(),
             format!(
-                "the routing key \"{}…\" takes 300 bytes, but AMQP allows 255",
-                "k".repeat(40)
+                "the routing key \"{ends}…{ends}\" takes 300 bytes, but AMQP allows 255",
+                ends = "k".repeat(40)
             )
         );
         let error = check("queue", &"\n€".repeat(100)).unwrap_err();

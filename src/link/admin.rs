@@ -1,0 +1,153 @@
+//! Declarations and checks, each on a throw-away channel, so that a refusal costs nobody else anything.
+
+use super::Link;
+use crate::declaration::Declaration;
+use crate::transport::Failure;
+use crossbeam_channel::{Receiver, Sender, bounded, select_biased, unbounded};
+use log::warn;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// How long a probe may take before the connection counts as dead.
+const PROBE: Duration = Duration::from_secs(2);
+/// How many threads may be left behind in calls that the broker does not answer.
+const MOST_LEFT_BEHIND: usize = 4;
+
+/// One thing to ask of the broker.
+#[derive(Clone, Debug)]
+pub(crate) enum Operation {
+    Declare(Declaration),
+    /// Whether the queue or exchange exists, whatever its arguments.
+    Check(Declaration),
+}
+
+struct Job {
+    operation: Operation,
+    done: Box<dyn FnOnce(Result<(), Failure>) + Send>,
+}
+
+/// Asks the broker for one thing at a time. Every question is answered within the limit.
+#[derive(Clone)]
+pub(crate) struct Admin {
+    jobs: Sender<Job>,
+    link: Arc<Link>,
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Admin")
+    }
+}
+
+impl Admin {
+    /// Starts the admin threads of `link`. `limit` bounds each operation.
+    pub(crate) fn start(link: Arc<Link>, limit: Duration) -> io::Result<Self> {
+        let (jobs, inbox) = unbounded();
+        let mut coordinator = Coordinator { performer: Performer::start(&link)?, link: link.clone(), limit, left: 0 };
+        thread::Builder::new().name("rungmq-admin".to_owned()).spawn(move || {
+            for job in inbox {
+                coordinator.serve(job);
+            }
+        })?;
+        Ok(Self { jobs, link })
+    }
+
+    /// Asks, and calls `done` with the answer on the admin's thread.
+    pub(crate) fn submit(&self, operation: Operation, done: impl FnOnce(Result<(), Failure>) + Send + 'static) {
+        let job = Job { operation, done: Box::new(done) };
+        if let Err(unsent) = self.jobs.send(job) {
+            (unsent.0.done)(Err(self.link.lost()));
+        }
+    }
+
+    /// Asks, and waits for the answer.
+    pub(crate) fn call(&self, operation: Operation) -> Result<(), Failure> {
+        let (reply, answer) = bounded(1);
+        self.submit(operation, move |result| drop(reply.send(result)));
+        answer.recv().unwrap_or_else(|_| Err(self.link.lost()))
+    }
+}
+
+struct Coordinator {
+    performer: Performer,
+    link: Arc<Link>,
+    limit: Duration,
+    left: usize,
+}
+
+impl Coordinator {
+    fn serve(&mut self, job: Job) {
+        let result = self.perform(job.operation);
+        (job.done)(result);
+    }
+
+    fn perform(&mut self, operation: Operation) -> Result<(), Failure> {
+        if self.link.is_gone() || self.performer.operations.send(operation).is_err() {
+            return Err(self.link.lost());
+        }
+        select_biased! {
+            recv(self.performer.results) -> result => result.unwrap_or_else(|_| Err(self.link.lost())),
+            recv(self.link.gone()) -> _ => Err(self.link.lost()),
+            default(self.limit) => {
+                self.leave_behind();
+                Err(Failure::TimedOut)
+            }
+        }
+    }
+
+    /// A call that hangs costs its caller only, unless the whole connection has stopped answering.
+    fn leave_behind(&mut self) {
+        self.left += 1;
+        let answers = self.left <= MOST_LEFT_BEHIND && self.link.open_channel(PROBE).is_ok_and(|channel| {
+            drop_elsewhere(channel);
+            true
+        });
+        match Performer::start(&self.link) {
+            Ok(performer) if answers => self.performer = performer,
+            _ => {
+                warn!("the broker does not answer any more: the connection is given up");
+                self.link.kill();
+            }
+        }
+    }
+}
+
+/// Closing a channel may hang like any other call, so not on the coordinator's thread.
+fn drop_elsewhere(channel: Box<dyn crate::transport::Channel>) {
+    let closing = thread::Builder::new().name("rungmq-probe".to_owned()).spawn(move || drop(channel.close()));
+    drop(closing);
+}
+
+/// The thread that makes the calls, one after the other.
+struct Performer {
+    operations: Sender<Operation>,
+    results: Receiver<Result<(), Failure>>,
+}
+
+impl Performer {
+    fn start(link: &Arc<Link>) -> io::Result<Self> {
+        let (operations, inbox) = unbounded();
+        let (outbox, results) = unbounded();
+        let link = link.clone();
+        thread::Builder::new().name("rungmq-admin-call".to_owned()).spawn(move || {
+            for operation in inbox {
+                if outbox.send(perform(&link, &operation)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { operations, results })
+    }
+}
+
+fn perform(link: &Link, operation: &Operation) -> Result<(), Failure> {
+    let channel = link.open_channel(Duration::MAX)?;
+    match operation {
+        Operation::Declare(declaration) => channel.declare(declaration)?,
+        Operation::Check(declaration) => channel.check(declaration)?,
+    }
+    channel.close()
+}

@@ -1,0 +1,123 @@
+//! Making links: each attempt in a thread of its own, because a name look-up cannot be interrupted.
+
+use crate::clock::monotonic;
+use crate::transport::{Dialled, KillSwitch, Transport};
+use crossbeam_channel::bounded;
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// No connection came about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DialError {
+    pub(crate) address: String,
+    pub(crate) reason: String,
+}
+
+impl fmt::Display for DialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.address, self.reason)
+    }
+}
+
+/// The kill switches of every socket of one connection, those still being dialled included.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sockets(Arc<Mutex<Switches>>);
+
+#[derive(Debug, Default)]
+struct Switches {
+    armed: Vec<KillSwitch>,
+    closed: bool,
+}
+
+impl Sockets {
+    fn arm(&self, kill: KillSwitch) {
+        let mut switches = self.0.lock();
+        if switches.closed {
+            kill.throw();
+        } else {
+            // Two sockets live at a time; what came before them is dead, and throwing its switch again is harmless.
+            let surplus = switches.armed.len().saturating_sub(7);
+            switches.armed.drain(..surplus);
+            switches.armed.push(kill);
+        }
+    }
+
+    /// Ends every socket, also those that come later.
+    pub(crate) fn kill_all(&self) {
+        let mut switches = self.0.lock();
+        switches.closed = true;
+        for kill in switches.armed.drain(..) {
+            kill.throw();
+        }
+    }
+}
+
+/// Dials the addresses of one connection in turn.
+#[derive(Debug)]
+pub(crate) struct Dialler {
+    transports: Vec<Arc<dyn Transport>>,
+    next: AtomicUsize,
+    limit: Duration,
+    sockets: Sockets,
+}
+
+impl Dialler {
+    /// `limit` bounds one attempt at one address.
+    pub(crate) fn new(transports: Vec<Arc<dyn Transport>>, limit: Duration, sockets: Sockets) -> Self {
+        Self { transports, next: AtomicUsize::new(0), limit, sockets }
+    }
+
+    /// Tries each address once, the one that answered last first.
+    pub(crate) fn dial(&self) -> Result<Dialled, DialError> {
+        let mut last = DialError { address: String::new(), reason: "there is no address".to_owned() };
+        for _ in 0..self.transports.len() {
+            let index = self.next.load(Ordering::Relaxed) % self.transports.len();
+            match self.dial_one(&self.transports[index]) {
+                Ok(dialled) => return Ok(dialled),
+                Err(error) => last = error,
+            }
+            self.next.store(index + 1, Ordering::Relaxed);
+        }
+        Err(last)
+    }
+
+    fn dial_one(&self, transport: &Arc<dyn Transport>) -> Result<Dialled, DialError> {
+        let error = |reason: String| DialError { address: transport.address(), reason };
+        let limit = monotonic().checked_add(self.limit).unwrap_or_else(|| far_from(monotonic()));
+        let (reply, answer) = bounded(1);
+        let armed = Arc::new(Mutex::new(None::<KillSwitch>));
+        let attempt = {
+            let (transport, sockets, armed) = (transport.clone(), self.sockets.clone(), armed.clone());
+            move || {
+                let dialled = transport.dial(limit, &|kill| {
+                    sockets.arm(kill.clone());
+                    *armed.lock() = Some(kill);
+                });
+                // When nobody waits any more the link is dropped, and so closed, here.
+                drop(reply.send(dialled));
+            }
+        };
+        thread::Builder::new()
+            .name("rungmq-dial".to_owned())
+            .spawn(attempt)
+            .map_err(|failed| error(format!("no thread could be started: {failed}")))?;
+        match answer.recv_deadline(limit) {
+            Ok(dialled) => dialled.map_err(error),
+            Err(_) => {
+                if let Some(kill) = armed.lock().take() {
+                    kill.throw();
+                }
+                Err(error(format!("no connection within {:?}", self.limit)))
+            }
+        }
+    }
+}
+
+/// What an overflowing limit comes to: later than any process lives.
+fn far_from(now: Instant) -> Instant {
+    now + Duration::from_secs(60 * 60 * 24 * 365)
+}

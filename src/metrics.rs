@@ -1,0 +1,77 @@
+//! What can be measured: events for an [`Observer`], and a [`Registry`] that counts them.
+
+mod events;
+mod families;
+mod prometheus;
+mod registry;
+mod snapshot;
+
+pub use events::{
+    Consumed, CopyLanded, HandBackReason, HandedBack, PublishOutcome, Published, Received,
+    Recovered, RungMissing, SetAsideFailed,
+};
+pub use registry::Registry;
+pub use snapshot::{Distribution, Sample, Snapshot, Value};
+
+/// Hears of everything worth measuring; every method does nothing unless it is written.
+///
+/// The methods are called on the library's own threads: they should be quick and must not block. [`Registry`] is an
+/// observer that keeps counts in memory; write another one to feed a metrics library of your choice.
+///
+/// ```
+/// use rungmq::metrics::{Observer, SetAsideFailed};
+///
+/// struct Alarm;
+///
+/// impl Observer for Alarm {
+///     fn set_aside_failed(&self, event: &SetAsideFailed) {
+///         eprintln!("{} takes no messages", event.target());
+///     }
+/// }
+/// # let _: &dyn Observer = &Alarm;
+/// ```
+pub trait Observer: Send + Sync + 'static {
+    /// A publish has ended, one of the application's or a copy of the library's own.
+    fn published(&self, event: &Published<'_>) {
+        let _ = event;
+    }
+
+    /// A delivery was taken on: its attempt is known, its handler has not run. Each is followed by one
+    /// [`consumed`](Self::consumed).
+    fn received(&self, event: &Received<'_>) {
+        let _ = event;
+    }
+
+    /// The fate of a delivery is known.
+    fn consumed(&self, event: &Consumed<'_>) {
+        let _ = event;
+    }
+
+    /// The copy of a delivery that was retried or set aside stands where it should.
+    fn copy_landed(&self, event: &CopyLanded<'_>) {
+        let _ = event;
+    }
+
+    /// The broker would not take a message into its dead-letter or parked queue.
+    fn set_aside_failed(&self, event: &SetAsideFailed<'_>) {
+        let _ = event;
+    }
+
+    /// A retry was to wait in a rung that does not exist.
+    fn rung_missing(&self, event: &RungMissing<'_>) {
+        let _ = event;
+    }
+
+    /// A delivery went back to its queue, its attempt unchanged.
+    fn handed_back(&self, event: &HandedBack<'_>) {
+        let _ = event;
+    }
+
+    /// The connection was lost and is up again.
+    fn recovered(&self, event: &Recovered) {
+        let _ = event;
+    }
+}
+
+#[cfg(test)]
+mod tests;

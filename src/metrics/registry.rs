@@ -1,0 +1,177 @@
+//! The observer that counts in memory.
+
+use super::events::{
+    Consumed, CopyLanded, HandedBack, Published, Received, Recovered, RungMissing, SetAsideFailed,
+};
+use super::families::{FAMILIES, Family, Kind, Metric};
+use super::snapshot::{Distribution, Sample, Snapshot, Value};
+use super::{Observer, prometheus};
+use crate::outcome::Outcome;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// An [`Observer`] that counts in memory, for a scrape endpoint, a test or a look at the end.
+///
+/// A cheap handle: clones count into the same place.
+///
+/// ```
+/// use rungmq::metrics::Registry;
+///
+/// let registry = Registry::new();
+/// // Hand a clone to the connection's builder; then, whenever somebody asks:
+/// let snapshot = registry.snapshot();
+/// let acked = snapshot.counter("acemq.consume.total", &[("queue", "orders"), ("outcome", "acked")]);
+/// assert_eq!(acked, 0);
+/// assert_eq!(registry.prometheus(), "");
+/// ```
+#[derive(Clone)]
+pub struct Registry {
+    tables: Arc<Mutex<Vec<Table>>>,
+}
+
+/// The series of one family by its first and second label, empty where it has none: nested, so that finding a series
+/// allocates nothing.
+type Table = BTreeMap<String, BTreeMap<String, Value>>;
+
+impl Registry {
+    /// A registry in which nothing has been counted.
+    #[must_use]
+    pub fn new() -> Self {
+        let tables = FAMILIES.iter().map(|_| Table::new()).collect();
+        Self {
+            tables: Arc::new(Mutex::new(tables)),
+        }
+    }
+
+    /// Everything counted so far, at one moment.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let tables = self.tables.lock().clone();
+        let mut samples = Vec::new();
+        for (family, table) in FAMILIES.iter().zip(tables) {
+            for (first, seconds) in table {
+                for (second, value) in seconds {
+                    let labels = [first.clone(), second];
+                    samples.push(Sample::new(family, labels, value));
+                }
+            }
+        }
+        Snapshot::new(samples)
+    }
+
+    /// Everything counted so far in Prometheus' text format 0.0.4
+    /// (`Content-Type: text/plain; version=0.0.4; charset=utf-8`).
+    #[must_use]
+    pub fn prometheus(&self) -> String {
+        prometheus::render(&self.snapshot())
+    }
+
+    fn count(&self, metric: Metric, labels: [&str; 2]) {
+        self.update(metric, labels, |value| {
+            if let Value::Counter(count) = value {
+                *count = count.saturating_add(1);
+            }
+        });
+    }
+
+    fn add(&self, metric: Metric, labels: [&str; 2], change: i64) {
+        self.update(metric, labels, |value| {
+            if let Value::Gauge(level) = value {
+                *level = level.saturating_add(change);
+            }
+        });
+    }
+
+    fn record(&self, metric: Metric, labels: [&str; 2], observed: f64) {
+        self.update(metric, labels, |value| {
+            if let Value::Distribution(distribution) = value {
+                distribution.record(observed);
+            }
+        });
+    }
+
+    fn update(&self, metric: Metric, [first, second]: [&str; 2], change: impl FnOnce(&mut Value)) {
+        let index = metric as usize;
+        let mut tables = self.tables.lock();
+        let Some((table, family)) = tables.get_mut(index).zip(FAMILIES.get(index)) else {
+            return;
+        };
+        if let Some(value) = table.get_mut(first).and_then(|row| row.get_mut(second)) {
+            return change(value);
+        }
+        let row = table.entry(first.to_owned()).or_default();
+        change(row.entry(second.to_owned()).or_insert_with(|| zero(family)));
+    }
+}
+
+fn zero(family: &Family) -> Value {
+    match family.kind {
+        Kind::Counter => Value::Counter(0),
+        Kind::Gauge => Value::Gauge(0),
+        Kind::Distribution(bounds) => Value::Distribution(Distribution::new(bounds)),
+    }
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").finish_non_exhaustive()
+    }
+}
+
+impl Observer for Registry {
+    fn published(&self, event: &Published<'_>) {
+        let labels = [event.exchange(), event.outcome().as_str()];
+        self.count(Metric::PublishTotal, labels);
+        let seconds = event.duration().as_secs_f64();
+        self.record(Metric::PublishDuration, labels, seconds);
+    }
+
+    fn received(&self, event: &Received<'_>) {
+        let labels = [event.queue(), ""];
+        self.record(Metric::ConsumeAttempts, labels, event.attempt().into());
+        self.add(Metric::ConsumeInFlight, labels, 1);
+    }
+
+    fn consumed(&self, event: &Consumed<'_>) {
+        let labels = [event.queue(), event.outcome().as_str()];
+        self.count(Metric::ConsumeTotal, labels);
+        if let Some(time) = event.handler_time() {
+            self.record(Metric::ConsumeDuration, labels, time.as_secs_f64());
+        }
+        self.add(Metric::ConsumeInFlight, [event.queue(), ""], -1);
+    }
+
+    fn copy_landed(&self, event: &CopyLanded<'_>) {
+        let metric = match event.outcome() {
+            Outcome::Retried => Metric::MessagesRetried,
+            Outcome::DeadLettered | Outcome::Parked => Metric::MessagesDeadLettered,
+            _ => return,
+        };
+        self.count(metric, [event.queue(), event.outcome().as_str()]);
+    }
+
+    fn set_aside_failed(&self, event: &SetAsideFailed<'_>) {
+        self.count(Metric::SetAsideFailed, [event.queue(), event.target()]);
+    }
+
+    fn rung_missing(&self, event: &RungMissing<'_>) {
+        self.count(Metric::RungMissing, [event.queue(), ""]);
+    }
+
+    fn handed_back(&self, event: &HandedBack<'_>) {
+        let labels = [event.queue(), event.reason().as_str()];
+        self.count(Metric::HandedBack, labels);
+    }
+
+    fn recovered(&self, _event: &Recovered) {
+        self.count(Metric::Recovered, ["", ""]);
+    }
+}

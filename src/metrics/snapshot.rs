@@ -1,0 +1,174 @@
+//! What a registry had counted at one moment.
+
+use super::families::Family;
+use std::fmt;
+
+/// What a [`Registry`](super::Registry) had counted at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    samples: Vec<Sample>,
+}
+
+impl Snapshot {
+    pub(super) fn new(samples: Vec<Sample>) -> Self {
+        Self { samples }
+    }
+
+    /// Every sample: those of one metric together, ordered by their labels.
+    pub fn iter(&self) -> impl Iterator<Item = &Sample> {
+        self.samples.iter()
+    }
+
+    /// The counter with exactly these labels, in any order; 0 where nothing was counted.
+    #[must_use]
+    pub fn counter(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
+        match self.value(name, labels) {
+            Some(Value::Counter(count)) => *count,
+            _ => 0,
+        }
+    }
+
+    /// The gauge with exactly these labels, in any order; 0 where nothing was measured.
+    #[must_use]
+    pub fn gauge(&self, name: &str, labels: &[(&str, &str)]) -> i64 {
+        match self.value(name, labels) {
+            Some(Value::Gauge(level)) => *level,
+            _ => 0,
+        }
+    }
+
+    /// The distribution with exactly these labels, in any order.
+    #[must_use]
+    pub fn distribution(&self, name: &str, labels: &[(&str, &str)]) -> Option<&Distribution> {
+        match self.value(name, labels) {
+            Some(Value::Distribution(distribution)) => Some(distribution),
+            _ => None,
+        }
+    }
+
+    fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<&Value> {
+        let mut samples = self.samples.iter();
+        samples
+            .find(|sample| {
+                sample.name() == name
+                    && sample.labels().count() == labels.len()
+                    && sample.labels().all(|label| labels.contains(&label))
+            })
+            .map(Sample::value)
+    }
+}
+
+/// One series and its value. Its `Display` is the series alone: `name{label=value,…}`, or `name` without labels.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    family: &'static Family,
+    labels: [String; 2],
+    value: Value,
+}
+
+impl Sample {
+    pub(super) fn new(family: &'static Family, labels: [String; 2], value: Value) -> Self {
+        Self {
+            family,
+            labels,
+            value,
+        }
+    }
+
+    /// The metric's name, such as `acemq.consume.total`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.family.name
+    }
+
+    /// Names and values of the labels.
+    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        let names = self.family.labels.iter().copied();
+        names.zip(self.labels.iter().map(String::as_str))
+    }
+
+    /// What was counted or measured.
+    #[must_use]
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    pub(super) fn family(&self) -> &'static Family {
+        self.family
+    }
+}
+
+impl fmt::Display for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        for (index, (name, value)) in self.labels().enumerate() {
+            f.write_str(if index == 0 { "{" } else { "," })?;
+            write!(f, "{name}={value}")?;
+        }
+        if self.family.labels.is_empty() {
+            return Ok(());
+        }
+        f.write_str("}")
+    }
+}
+
+/// The value of a [`Sample`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Value {
+    /// A count that only grows.
+    Counter(u64),
+    /// A level that goes up and down.
+    Gauge(i64),
+    /// How values are distributed.
+    Distribution(Distribution),
+}
+
+/// How values are distributed: their count, their sum, and how many stay within each bound.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distribution {
+    bounds: &'static [f64],
+    /// How many values fell between a bound and the one before it; one more, for what passed the last bound.
+    counts: Vec<u64>,
+    sum: f64,
+}
+
+impl Distribution {
+    pub(super) fn new(bounds: &'static [f64]) -> Self {
+        Self {
+            bounds,
+            counts: vec![0; bounds.len() + 1],
+            sum: 0.0,
+        }
+    }
+
+    pub(super) fn record(&mut self, value: f64) {
+        let bucket = self.bounds.partition_point(|bound| *bound < value);
+        if let Some(count) = self.counts.get_mut(bucket) {
+            *count += 1;
+        }
+        self.sum += value;
+    }
+
+    /// How many values there were.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Their sum.
+    #[must_use]
+    pub fn sum(&self) -> f64 {
+        self.sum
+    }
+
+    /// For each upper bound, ascending, how many values were no larger. The last bound is infinity.
+    pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
+        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        let within = self.counts.iter().scan(0, |total, count| {
+            *total += count;
+            Some(*total)
+        });
+        bounds.zip(within)
+    }
+}

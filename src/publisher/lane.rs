@@ -1,0 +1,200 @@
+//! One confirm channel with what waits for it and what is in flight on it.
+
+use super::tracker::{Answer, Tracker};
+use super::{Job, PublishResult, Ticket, UnknownCause, Waiter};
+use crate::clock::monotonic;
+use crate::transport::{Channel, Confirms, Failure, Gone};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// At most this many messages are in flight on one channel,
+const WINDOW: usize = 256;
+/// and at most this many bytes of bodies; a larger message goes alone.
+const WINDOW_BYTES: usize = 32 * 1024 * 1024;
+
+/// A confirm channel that is ready for use.
+#[derive(Debug)]
+pub(super) struct ConfirmChannel {
+    pub(super) channel: Box<dyn Channel>,
+    pub(super) confirms: Box<dyn Confirms>,
+}
+
+/// Copies go on one lane and callers' publishes on another: a caller's missing exchange closes its channel for everyone
+/// who uses it.
+pub(super) struct Lane {
+    pub(super) open: Option<ConfirmChannel>,
+    waiting: VecDeque<Job>,
+    /// Copies whose channel the broker closed with a reply code: one of them is the reason, so each goes alone.
+    suspects: VecDeque<Job>,
+    suspect_in_flight: bool,
+    tracker: Tracker<(Waiter, Instant)>,
+    confirm_timeout: Duration,
+}
+
+impl Lane {
+    pub(super) fn new(confirm_timeout: Duration) -> Self {
+        Self {
+            open: None,
+            waiting: VecDeque::new(),
+            suspects: VecDeque::new(),
+            suspect_in_flight: false,
+            tracker: Tracker::new(),
+            confirm_timeout,
+        }
+    }
+
+    pub(super) fn push(&mut self, job: Job) {
+        self.waiting.push_back(job);
+    }
+
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty() || !self.suspects.is_empty()
+    }
+
+    pub(super) fn has_outstanding(&self) -> bool {
+        !self.tracker.is_empty()
+    }
+
+    /// Half the window without answers: the channel is better given up.
+    pub(super) fn is_haunted(&self) -> bool {
+        self.tracker.ghosts() >= WINDOW / 2
+    }
+
+    pub(super) fn next_limit(&self) -> Option<Instant> {
+        self.tracker.next_limit()
+    }
+
+    /// While the broker has blocked the connection no confirm can be expected.
+    pub(super) fn postpone(&mut self, by: Duration) {
+        self.tracker.postpone(by);
+    }
+
+    /// Writes what may be written. `Err` when the channel did not take it.
+    pub(super) fn write(&mut self) -> Result<(), Failure> {
+        while let Some(job) = self.next_job() {
+            if !is_wanted(&job.waiter) {
+                continue;
+            }
+            let Some(open) = &self.open else { return Ok(()) };
+            let written = open.channel.publish(&job.message);
+            let limit = monotonic().checked_add(self.confirm_timeout).unwrap_or_else(monotonic);
+            self.tracker.written(job.message, limit, (job.waiter, job.since));
+            written?;
+        }
+        Ok(())
+    }
+
+    fn next_job(&mut self) -> Option<Job> {
+        if self.suspect_in_flight && !self.tracker.is_empty() {
+            return None;
+        }
+        self.suspect_in_flight = false;
+        if !self.suspects.is_empty() {
+            if !self.tracker.is_empty() {
+                return None;
+            }
+            self.suspect_in_flight = true;
+            return self.suspects.pop_front();
+        }
+        let body = self.waiting.front()?.message.body.len();
+        let fits = self.tracker.len() < WINDOW && self.tracker.bytes() + body <= WINDOW_BYTES;
+        if fits || self.tracker.is_empty() { self.waiting.pop_front() } else { None }
+    }
+
+    /// Takes in what the broker answered; each answer goes to its waiter through `answered`.
+    pub(super) fn receive(&mut self, answered: &mut dyn FnMut(Waiter, Instant, PublishResult)) -> Received {
+        let Some(open) = &self.open else { return Received::Nothing };
+        let mut confirms = Vec::new();
+        let gone = loop {
+            match open.confirms.next_confirm() {
+                Ok(Some(confirm)) => confirms.push(confirm),
+                Ok(None) => break false,
+                Err(Gone) => break true,
+            }
+        };
+        let mut stray = false;
+        while let Some(returned) = open.confirms.next_return() {
+            stray |= !self.tracker.mark_returned(&returned);
+        }
+        for confirm in confirms {
+            for ((waiter, since), answer) in self.tracker.confirm(confirm) {
+                let result = match answer {
+                    Answer::Confirmed => PublishResult::Confirmed,
+                    Answer::Returned(text) => PublishResult::Unroutable(text),
+                    Answer::Nacked => PublishResult::Nacked,
+                };
+                answered(waiter, since, result);
+            }
+        }
+        match (gone, stray) {
+            (true, _) => Received::Gone,
+            (false, true) => Received::StrayReturn,
+            (false, false) => Received::Nothing,
+        }
+    }
+
+    /// Those whose limit has passed.
+    pub(super) fn expire(&mut self) -> Vec<(Waiter, Instant)> {
+        self.tracker.expire(monotonic())
+    }
+
+    /// The broker closed the channel over one of the messages in flight. A single one is the culprit and is returned;
+    /// several copies are tried again, one at a time, and of several callers' publishes nobody knows.
+    pub(super) fn channel_closed(&mut self, text: &str) -> Vec<(Waiter, Instant, PublishResult)> {
+        self.open = None;
+        let mut outstanding = self.tracker.take();
+        self.suspect_in_flight = false;
+        if outstanding.len() == 1 {
+            let ended = outstanding.remove(0);
+            let (waiter, since) = ended.0;
+            return vec![(waiter, since, PublishResult::ChannelClosed(text.to_owned()))];
+        }
+        let mut ended = Vec::new();
+        for ((waiter, since), message) in outstanding {
+            match waiter {
+                Waiter::Consumer { .. } => self.suspects.push_back(Job { message, since, waiter }),
+                Waiter::Caller { .. } => {
+                    let cause = UnknownCause::Lost(format!("the broker closed the channel: {text}"));
+                    ended.push((waiter, since, PublishResult::Unknown(cause)));
+                }
+            }
+        }
+        ended
+    }
+
+    /// Nothing in flight will be answered any more.
+    pub(super) fn lose(&mut self) -> Vec<(Waiter, Instant)> {
+        self.open = None;
+        self.suspect_in_flight = false;
+        self.tracker.take().into_iter().map(|(waiter, _)| waiter).collect()
+    }
+
+    /// Takes out of the queue what `give_up` says; nothing of it was ever written.
+    pub(super) fn withdraw(&mut self, mut give_up: impl FnMut(&Waiter) -> bool) -> Vec<Waiter> {
+        let mut withdrawn = Vec::new();
+        for queue in [&mut self.suspects, &mut self.waiting] {
+            let (gone, kept): (VecDeque<Job>, VecDeque<Job>) = queue.drain(..).partition(|job| give_up(&job.waiter));
+            *queue = kept;
+            withdrawn.extend(gone.into_iter().map(|job| job.waiter));
+        }
+        withdrawn
+    }
+}
+
+/// What a look at the channel brought, beside answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    Nothing,
+    /// A return that matches no message in flight: the channel's bookkeeping cannot be trusted any more.
+    StrayReturn,
+    Gone,
+}
+
+/// Just before the write: the copy of a dead generation would double a message that the broker already has back, and a
+/// caller may have given up.
+fn is_wanted(waiter: &Waiter) -> bool {
+    match waiter {
+        Waiter::Consumer { generation, .. } => generation.is_live(),
+        Waiter::Caller { ticket, .. } => ticket.decide(Ticket::WRITTEN),
+    }
+}

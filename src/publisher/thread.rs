@@ -1,0 +1,374 @@
+//! The publisher thread: owns the publishing link's channels, pipelines, and answers.
+
+use super::lane::{ConfirmChannel, Lane, Received};
+use super::{Command, PublishResult, PublisherSettings, UnknownCause, Waiter};
+use crate::clock::monotonic;
+use crate::link::{Link, LinkNotice, Over, OverSignal};
+use crate::metrics::Published;
+use crate::transport::Failure;
+use crossbeam_channel::{Receiver, Select, Sender};
+use log::{debug, warn};
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Before the next attempt to open the publishing link; doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// The publishing link as it comes from the thread that opened it.
+pub(super) type Opening = Result<Opened, String>;
+
+pub(super) struct Opened {
+    number: u64,
+    link: Arc<Link>,
+    copies: ConfirmChannel,
+    publishes: ConfirmChannel,
+}
+
+enum State {
+    /// Not needed yet, or lost: the next message opens it, not before the instant.
+    Absent { not_before: Option<Instant> },
+    Opening,
+    Ready(Arc<Link>),
+}
+
+pub(super) fn start(
+    inbox: Receiver<Command>,
+    commands: Sender<Command>,
+    settings: Arc<PublisherSettings>,
+) -> io::Result<OverSignal> {
+    let (over, ended) = Over::new();
+    let mut publisher = PublisherThread {
+        copies: Lane::new(settings.confirm_timeout),
+        publishes: Lane::new(settings.confirm_timeout),
+        settings,
+        inbox,
+        commands,
+        state: State::Absent { not_before: None },
+        number: 0,
+        pause: FIRST_PAUSE,
+        blocked: None,
+        stopping: None,
+    };
+    thread::Builder::new().name("rungmq-publisher".to_owned()).spawn(move || {
+        publisher.run();
+        drop(over);
+    })?;
+    Ok(ended)
+}
+
+struct PublisherThread {
+    settings: Arc<PublisherSettings>,
+    inbox: Receiver<Command>,
+    commands: Sender<Command>,
+    state: State,
+    /// Counts the links, so that a late notice of an old one changes nothing.
+    number: u64,
+    pause: Duration,
+    blocked: Option<(String, Instant)>,
+    copies: Lane,
+    publishes: Lane,
+    stopping: Option<Instant>,
+}
+
+impl PublisherThread {
+    fn run(&mut self) {
+        loop {
+            self.wait();
+            while let Ok(command) = self.inbox.try_recv() {
+                self.obey(command);
+            }
+            self.receive();
+            self.expire();
+            self.write();
+            if self.is_finished() {
+                break;
+            }
+        }
+        self.end();
+    }
+
+    /// Blocks until there is something to do.
+    fn wait(&self) {
+        let mut select = Select::new();
+        select.recv(&self.inbox);
+        for lane in [&self.copies, &self.publishes] {
+            if let Some(open) = &lane.open {
+                open.confirms.watch(&mut select);
+            }
+        }
+        let retry = match self.state {
+            State::Absent { not_before } if self.has_waiting() => not_before,
+            _ => None,
+        };
+        let limits = [self.copies.next_limit(), self.publishes.next_limit(), retry, self.stopping];
+        match limits.into_iter().flatten().min() {
+            Some(limit) => drop(select.ready_deadline(limit)),
+            None => drop(select.ready()),
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Copy(job) => self.copies.push(job),
+            Command::Publish(job) => match &self.blocked {
+                Some((reason, _)) => job.waiter.answer(PublishResult::NotSent(blocked_text(reason))),
+                None => self.publishes.push(job),
+            },
+            Command::LookAgain => {}
+            Command::Opened(Ok(opened)) => self.opened(opened),
+            Command::Opened(Err(reason)) => self.not_opened(&reason),
+            Command::Notice { link, notice } if link == self.number => self.notice(notice),
+            Command::Notice { .. } => {}
+            Command::Stop { within } => self.stopping = monotonic().checked_add(within),
+        }
+    }
+
+    fn notice(&mut self, notice: LinkNotice) {
+        match notice {
+            LinkNotice::Blocked(reason) => {
+                warn!("{}", blocked_text(&reason));
+                self.refuse_callers(&blocked_text(&reason));
+                self.blocked = Some((reason, monotonic()));
+            }
+            LinkNotice::Unblocked => {
+                if let Some((_, since)) = self.blocked.take() {
+                    self.copies.postpone(since.elapsed());
+                }
+            }
+            LinkNotice::Gone(reason) => self.lost(&reason),
+        }
+    }
+
+    fn opened(&mut self, opened: Opened) {
+        debug!("publishing connection opened");
+        self.number = opened.number;
+        self.pause = FIRST_PAUSE;
+        self.copies.open = Some(opened.copies);
+        self.publishes.open = Some(opened.publishes);
+        self.state = State::Ready(opened.link);
+    }
+
+    fn not_opened(&mut self, reason: &str) {
+        warn!("no publishing connection: {reason}");
+        self.state = State::Absent { not_before: monotonic().checked_add(self.pause) };
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.refuse_callers(reason);
+    }
+
+    fn refuse_callers(&mut self, reason: &str) {
+        for waiter in self.publishes.withdraw(|_| true) {
+            waiter.answer(PublishResult::NotSent(reason.to_owned()));
+        }
+    }
+
+    /// The link is gone: what was written has no answer, what was not written waits for the next link.
+    fn lost(&mut self, reason: &str) {
+        if !matches!(self.state, State::Ready(_)) {
+            return;
+        }
+        self.receive();
+        let cause = UnknownCause::Lost(reason.to_owned());
+        for (waiter, since) in self.copies.lose().into_iter().chain(self.publishes.lose()) {
+            self.answer(waiter, since, PublishResult::Unknown(cause.clone()));
+        }
+        self.refuse_callers(&format!("the connection was lost: {reason}"));
+        self.blocked = None;
+        self.state = State::Absent { not_before: monotonic().checked_add(self.pause) };
+    }
+
+    /// Reads confirms and returns on both channels.
+    fn receive(&mut self) {
+        for which in [Which::Copies, Which::Publishes] {
+            let mut answered = Vec::new();
+            let received = self.lane(which).receive(&mut |waiter, since, result| answered.push((waiter, since, result)));
+            for (waiter, since, result) in answered {
+                self.answer(waiter, since, result);
+            }
+            match received {
+                Received::Nothing => {}
+                Received::StrayReturn => self.replace_channel(which, "a return that matches nothing came"),
+                Received::Gone => self.channel_gone(which),
+            }
+        }
+    }
+
+    fn expire(&mut self) {
+        if self.blocked.is_none() {
+            for (waiter, since) in self.copies.expire() {
+                self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Timeout));
+            }
+        }
+        for (waiter, since) in self.publishes.expire() {
+            self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Timeout));
+        }
+        for which in [Which::Copies, Which::Publishes] {
+            if self.lane(which).is_haunted() {
+                self.replace_channel(which, "too many publishes have had no answer");
+            }
+        }
+    }
+
+    fn write(&mut self) {
+        self.give_back_for_drains();
+        if !self.has_waiting() {
+            return;
+        }
+        match self.state {
+            State::Absent { not_before } => {
+                if not_before.is_none_or(|instant| instant <= monotonic()) {
+                    self.open();
+                }
+            }
+            State::Opening => {}
+            State::Ready(_) if self.blocked.is_some() => {}
+            State::Ready(_) => {
+                for which in [Which::Copies, Which::Publishes] {
+                    if let Err(failure) = self.lane(which).write() {
+                        debug!("a publish was not taken: {failure}");
+                        self.channel_gone(which);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A drain does not wait for a link that is not there: its copies were never written, so their messages go back.
+    fn give_back_for_drains(&mut self) {
+        let ready = matches!(self.state, State::Ready(_) | State::Opening) && self.blocked.is_none();
+        let withdrawn = self.copies.withdraw(|waiter| match waiter {
+            Waiter::Consumer { generation, .. } => !generation.is_live() || (!ready && generation.is_draining()),
+            Waiter::Caller { .. } => false,
+        });
+        for waiter in withdrawn {
+            waiter.answer(PublishResult::NotSent("the connection is not ready and the consumer is closing".to_owned()));
+        }
+    }
+
+    /// Opens the publishing link on a thread of its own.
+    fn open(&mut self) {
+        self.number += 1;
+        self.state = State::Opening;
+        let (number, settings, commands) = (self.number, self.settings.clone(), self.commands.clone());
+        let opening = move || {
+            let opened = open(number, &settings, &commands);
+            // A publisher that has ended meanwhile drops the link, which closes it.
+            drop(commands.send(Command::Opened(opened)));
+        };
+        if let Err(error) = thread::Builder::new().name("rungmq-open-publishing".to_owned()).spawn(opening) {
+            self.not_opened(&format!("no thread could be started: {error}"));
+        }
+    }
+
+    /// The channel is gone: because the whole link is, or because the broker closed it over a message.
+    fn channel_gone(&mut self, which: Which) {
+        let Some(open) = self.lane(which).open.take() else { return };
+        match open.channel.close() {
+            Err(Failure::Refused { text, .. }) => {
+                warn!("the broker closed a publishing channel: {text}");
+                for (waiter, since, result) in self.lane(which).channel_closed(&text) {
+                    self.answer(waiter, since, result);
+                }
+                self.reopen(which);
+            }
+            Err(failure) => self.link_failed(&failure.to_string()),
+            Ok(()) => self.link_failed("a publishing channel ended"),
+        }
+    }
+
+    fn replace_channel(&mut self, which: Which, why: &str) {
+        warn!("a publishing channel is replaced: {why}");
+        for (waiter, since) in self.lane(which).lose() {
+            self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Lost(why.to_owned())));
+        }
+        self.reopen(which);
+    }
+
+    fn reopen(&mut self, which: Which) {
+        let State::Ready(link) = &self.state else { return };
+        match confirm_channel(link, self.settings.connect_timeout) {
+            Ok(channel) => self.lane(which).open = Some(channel),
+            Err(failure) => self.link_failed(&failure.to_string()),
+        }
+    }
+
+    fn link_failed(&mut self, reason: &str) {
+        if let State::Ready(link) = &self.state {
+            link.kill();
+        }
+        self.lost(reason);
+    }
+
+    fn answer(&self, waiter: Waiter, since: Instant, result: PublishResult) {
+        if matches!(waiter, Waiter::Consumer { .. }) {
+            self.settings.metrics.published(&Published::new("", result.outcome(), since.elapsed()));
+        }
+        waiter.answer(result);
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.copies.has_waiting() || self.publishes.has_waiting()
+    }
+
+    fn is_finished(&self) -> bool {
+        let idle = !self.has_waiting() && !self.copies.has_outstanding() && !self.publishes.has_outstanding();
+        self.stopping.is_some_and(|limit| idle || limit <= monotonic())
+    }
+
+    fn end(&mut self) {
+        let closed = "the connection was closed";
+        for waiter in self.copies.withdraw(|_| true).into_iter().chain(self.publishes.withdraw(|_| true)) {
+            waiter.answer(PublishResult::NotSent(closed.to_owned()));
+        }
+        for (waiter, since) in self.copies.lose().into_iter().chain(self.publishes.lose()) {
+            self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Lost(closed.to_owned())));
+        }
+        if let State::Ready(link) = &self.state {
+            if self.blocked.is_some() {
+                link.kill();
+            } else {
+                link.close();
+            }
+        }
+        while let Ok(command) = self.inbox.try_recv() {
+            if let Command::Copy(job) | Command::Publish(job) = command {
+                job.waiter.answer(PublishResult::NotSent(closed.to_owned()));
+            }
+        }
+    }
+
+    fn lane(&mut self, which: Which) -> &mut Lane {
+        match which {
+            Which::Copies => &mut self.copies,
+            Which::Publishes => &mut self.publishes,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Which {
+    Copies,
+    Publishes,
+}
+
+fn open(number: u64, settings: &PublisherSettings, commands: &Sender<Command>) -> Opening {
+    let dialled = settings.dialler.dial().map_err(|error| error.to_string())?;
+    let commands = commands.clone();
+    let notify = move |notice| drop(commands.send(Command::Notice { link: number, notice }));
+    let link = Link::start(dialled, "publish", notify).map_err(|error| error.to_string())?;
+    let channel = || confirm_channel(&link, settings.connect_timeout).map_err(|failure| failure.to_string());
+    Ok(Opened { number, copies: channel()?, publishes: channel()?, link: link.clone() })
+}
+
+fn confirm_channel(link: &Link, limit: Duration) -> Result<ConfirmChannel, Failure> {
+    let channel = link.open_channel(limit)?;
+    let confirms = channel.confirms()?;
+    Ok(ConfirmChannel { channel, confirms })
+}
+
+fn blocked_text(reason: &str) -> String {
+    let text = "the broker has blocked this connection; publishing is paused";
+    if reason.is_empty() { text.to_owned() } else { format!("{text}: {reason}") }
+}

@@ -1,0 +1,220 @@
+//! One amiquip channel, and its subscription.
+
+use super::confirms::AmqpConfirms;
+use super::failure;
+use super::table::{amqp_properties, properties, table};
+use crate::declaration::{Declaration, ExchangeKind};
+use crate::transport::{Channel, Confirms, Delivery, Failure, Incoming, Outgoing, Returned, Subscription};
+use amiquip::{
+    ConsumerMessage, ConsumerOptions, ExchangeDeclareOptions, ExchangeType, FieldTable, Publish, QueueDeclareOptions,
+};
+use crossbeam_channel::{Receiver, Select, TryRecvError};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
+
+pub(super) struct AmqpChannel {
+    channel: amiquip::Channel,
+    /// amiquip settles by a delivery of its own making only, so the emptied ones wait here under their tags.
+    unsettled: RefCell<BTreeMap<u64, amiquip::Delivery>>,
+}
+
+impl AmqpChannel {
+    pub(super) fn new(channel: amiquip::Channel) -> Self {
+        Self { channel, unsettled: RefCell::default() }
+    }
+
+    /// Takes the content out of amiquip's delivery and keeps the rest for settling.
+    fn take(&self, mut delivery: amiquip::Delivery) -> Delivery {
+        let (properties, headers) = properties(&delivery.properties);
+        delivery.properties = amiquip::AmqpProperties::default();
+        let taken = Delivery {
+            tag: delivery.delivery_tag(),
+            redelivered: delivery.redelivered,
+            exchange: mem::take(&mut delivery.exchange),
+            routing_key: mem::take(&mut delivery.routing_key),
+            properties,
+            headers,
+            body: Arc::new(mem::take(&mut delivery.body)),
+        };
+        self.unsettled.borrow_mut().insert(taken.tag, delivery);
+        taken
+    }
+
+    /// Settles the delivery under `tag`. One that is no longer there has been settled before: a second settlement would
+    /// close the channel, so it is left out.
+    fn settle(
+        &self,
+        tag: u64,
+        settle: impl FnOnce(amiquip::Delivery, &amiquip::Channel) -> amiquip::Result<()>,
+    ) -> Result<(), Failure> {
+        let delivery = self.unsettled.borrow_mut().remove(&tag);
+        debug_assert!(delivery.is_some(), "delivery {tag} was settled twice");
+        delivery.map_or(Ok(()), |delivery| settle(delivery, &self.channel).map_err(failure))
+    }
+}
+
+impl fmt::Debug for AmqpChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AmqpChannel").field(&self.channel.channel_id()).finish()
+    }
+}
+
+impl Channel for AmqpChannel {
+    fn declare(&self, declaration: &Declaration) -> Result<(), Failure> {
+        match declaration {
+            Declaration::Exchange { name, kind, durable } => {
+                let options = ExchangeDeclareOptions { durable: *durable, ..ExchangeDeclareOptions::default() };
+                self.channel.exchange_declare(exchange_type(*kind), name, options).map(drop)
+            }
+            Declaration::Queue { name, durable, exclusive, auto_delete, arguments } => {
+                let options = QueueDeclareOptions {
+                    durable: *durable,
+                    exclusive: *exclusive,
+                    auto_delete: *auto_delete,
+                    arguments: table(arguments),
+                };
+                self.channel.queue_declare(name, options).map(drop)
+            }
+            Declaration::Binding { queue, exchange, routing_key } => {
+                self.channel.queue_bind(queue, exchange, routing_key, FieldTable::new())
+            }
+        }
+        .map_err(failure)
+    }
+
+    fn check(&self, declaration: &Declaration) -> Result<(), Failure> {
+        match declaration {
+            Declaration::Exchange { name, .. } => self.channel.exchange_declare_passive(name).map(drop),
+            Declaration::Queue { name, .. } => self.channel.queue_declare_passive(name).map(drop),
+            Declaration::Binding { .. } => Ok(()),
+        }
+        .map_err(failure)
+    }
+
+    fn limit_prefetch(&self, prefetch: u16) -> Result<(), Failure> {
+        self.channel.qos(0, prefetch, false).map_err(failure)
+    }
+
+    fn subscribe(&self, queue: &str) -> Result<Box<dyn Subscription + '_>, Failure> {
+        let consumer = self.channel.basic_consume(queue, ConsumerOptions::default()).map_err(failure)?;
+        let messages = consumer.receiver().clone();
+        Ok(Box::new(AmqpSubscription { channel: self, consumer, messages }))
+    }
+
+    fn pull(&self, queue: &str) -> Result<Option<Delivery>, Failure> {
+        let got = self.channel.basic_get(queue, false).map_err(failure)?;
+        Ok(got.map(|got| self.take(got.delivery)))
+    }
+
+    fn ack(&self, tag: u64, multiple: bool) -> Result<(), Failure> {
+        if !multiple {
+            return self.settle(tag, |delivery, channel| delivery.ack(channel));
+        }
+        let mut settled = self.unsettled.take();
+        self.unsettled.replace(settled.split_off(&tag.saturating_add(1)));
+        let top = settled.remove(&tag);
+        debug_assert!(top.is_some(), "delivery {tag} was settled twice");
+        top.map_or(Ok(()), |delivery| delivery.ack_multiple(&self.channel).map_err(failure))
+    }
+
+    fn nack(&self, tag: u64) -> Result<(), Failure> {
+        self.settle(tag, |delivery, channel| delivery.nack(channel, true))
+    }
+
+    fn reject(&self, tag: u64) -> Result<(), Failure> {
+        self.settle(tag, |delivery, channel| delivery.reject(channel, false))
+    }
+
+    fn confirms(&self) -> Result<Box<dyn Confirms>, Failure> {
+        let confirms = self.channel.listen_for_publisher_confirms().map_err(failure)?;
+        let returns = self.channel.listen_for_returns().map_err(failure)?;
+        self.channel.enable_publisher_confirms().map_err(failure)?;
+        Ok(Box::new(AmqpConfirms { confirms, returns }))
+    }
+
+    fn publish(&self, message: &Outgoing) -> Result<(), Failure> {
+        let publish = Publish {
+            body: &message.body,
+            routing_key: message.routing_key.clone(),
+            mandatory: message.mandatory,
+            immediate: false,
+            properties: amqp_properties(&message.properties, &message.headers),
+        };
+        self.channel.basic_publish(message.exchange.clone(), publish).map_err(failure)
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Failure> {
+        self.channel.close().map_err(failure)
+    }
+}
+
+fn exchange_type(kind: ExchangeKind) -> ExchangeType {
+    match kind {
+        ExchangeKind::Direct => ExchangeType::Direct,
+        ExchangeKind::Topic => ExchangeType::Topic,
+        ExchangeKind::Fanout => ExchangeType::Fanout,
+        ExchangeKind::Headers => ExchangeType::Headers,
+    }
+}
+
+pub(super) fn returned(returned: amiquip::Return) -> Returned {
+    Returned {
+        message_id: returned.properties.message_id().clone(),
+        text: format!("{} {}", returned.reply_code, returned.reply_text),
+        exchange: returned.exchange,
+        routing_key: returned.routing_key,
+    }
+}
+
+struct AmqpSubscription<'a> {
+    channel: &'a AmqpChannel,
+    consumer: amiquip::Consumer<'a>,
+    messages: Receiver<ConsumerMessage>,
+}
+
+impl Subscription for AmqpSubscription<'_> {
+    fn watch<'s>(&'s self, select: &mut Select<'s>) -> usize {
+        select.recv(&self.messages)
+    }
+
+    fn next(&self) -> Option<Incoming> {
+        let message = match self.messages.try_recv() {
+            Ok(message) => message,
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => {
+                return Some(Incoming::Ended(Failure::Lost("the connection is gone".to_owned())));
+            }
+        };
+        Some(match message {
+            ConsumerMessage::Delivery(delivery) => Incoming::Delivery(self.channel.take(delivery)),
+            ConsumerMessage::ServerCancelled => Incoming::Cancelled,
+            ConsumerMessage::ClientCancelled => Incoming::CancelOk,
+            ConsumerMessage::ServerClosedChannel(error) | ConsumerMessage::ServerClosedConnection(error) => {
+                Incoming::Ended(failure(error))
+            }
+            ConsumerMessage::ClientClosedChannel | ConsumerMessage::ClientClosedConnection => {
+                Incoming::Ended(Failure::Lost("the channel was closed".to_owned()))
+            }
+        })
+    }
+
+    fn cancel(&self) -> Result<(), Failure> {
+        self.consumer.cancel().map_err(failure)
+    }
+}
+
+impl Drop for AmqpSubscription<'_> {
+    /// amiquip's I/O thread takes a receiver that is gone for a broken connection, so ours stays until the last message.
+    fn drop(&mut self) {
+        if self.consumer.cancel().is_ok() {
+            while let Ok(message) = self.messages.recv() {
+                if !matches!(message, ConsumerMessage::Delivery(_)) {
+                    return;
+                }
+            }
+        }
+    }
+}

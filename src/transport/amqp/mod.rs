@@ -1,0 +1,182 @@
+//! The transport over a socket: amiquip, behind the crate's own seam.
+
+mod channel;
+mod confirms;
+mod socket;
+mod table;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;
+mod tune;
+mod url;
+
+pub(crate) use self::url::{Authentication, BrokerUrl, UrlError};
+
+use self::channel::AmqpChannel;
+use self::socket::Socket;
+use super::{Channel, Dialled, Failure, Gone, KillSwitch, Link, LinkEvent, Transport};
+use crate::clock::monotonic;
+use amiquip::{
+    Auth, Connection, ConnectionBlockedNotification, ConnectionOptions, ConnectionTuning, Error,
+};
+use crossbeam_channel::{Receiver, Select, TryRecvError};
+use std::net::{TcpStream, ToSocketAddrs};
+#[cfg(feature = "tls")]
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How many writes a channel may hand to amiquip's thread before its owner waits: enough to pipeline, few enough to
+/// keep large bodies from piling up.
+const WRITES_IN_FLIGHT: usize = 128;
+
+/// One broker address and how to log in there.
+#[derive(Debug)]
+pub(crate) struct AmqpTransport {
+    pub(crate) url: BrokerUrl,
+    /// What the broker shows about this client.
+    pub(crate) information: String,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+impl Transport for AmqpTransport {
+    fn dial(&self, limit: Instant, armed: &dyn Fn(KillSwitch)) -> Result<Dialled, String> {
+        let tcp = self.connect(limit)?;
+        tcp.set_nodelay(true).map_err(|error| format!("TCP_NODELAY could not be set: {error}"))?;
+        let kill = kill_switch(&tcp)?;
+        armed(kill.clone());
+        let (socket, frame_max) = self.socket(tcp, limit)?;
+        let mut connection = self.log_in(socket, limit)?;
+        let blocked = connection
+            .listen_for_connection_blocked()
+            .map_err(|error| format!("the connection was lost at once: {error}"))?;
+        Ok(Dialled {
+            link: Box::new(AmqpLink { connection, blocked }),
+            kill,
+            frame_max: frame_max.get(),
+        })
+    }
+
+    fn address(&self) -> String {
+        self.url.address()
+    }
+}
+
+impl AmqpTransport {
+    fn connect(&self, limit: Instant) -> Result<TcpStream, String> {
+        let addresses = (self.url.host.as_str(), self.url.port)
+            .to_socket_addrs()
+            .map_err(|error| format!("the name could not be resolved: {error}"))?;
+        let mut last = "the name has no address".to_owned();
+        for address in addresses {
+            let left = limit.saturating_duration_since(monotonic());
+            if left.is_zero() {
+                return Err("no connection within the limit".to_owned());
+            }
+            match TcpStream::connect_timeout(&address, left) {
+                Ok(tcp) => return Ok(tcp),
+                Err(error) => last = error.to_string(),
+            }
+        }
+        Err(last)
+    }
+
+    #[cfg(feature = "tls")]
+    fn socket(&self, tcp: TcpStream, limit: Instant) -> Result<(Socket, tune::FrameMax), String> {
+        match &self.tls {
+            Some(config) => Socket::tls(tcp, config.clone(), &self.url.host, limit),
+            None => Socket::plain(tcp),
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn socket(&self, tcp: TcpStream, _limit: Instant) -> Result<(Socket, tune::FrameMax), String> {
+        Socket::plain(tcp)
+    }
+
+    fn log_in(&self, socket: Socket, limit: Instant) -> Result<Connection, String> {
+        let auth = match &self.url.authentication {
+            Authentication::Plain { user, password } => {
+                Auth::Plain { username: user.clone(), password: password.clone() }
+            }
+            Authentication::External => Auth::External,
+        };
+        let options = ConnectionOptions::<Auth>::default()
+            .auth(auth)
+            .virtual_host(self.url.virtual_host.clone())
+            .heartbeat(self.url.heartbeat)
+            .channel_max(self.url.channel_max)
+            .information(Some(self.information.clone()))
+            .connection_timeout(Some(limit.saturating_duration_since(monotonic()).max(Duration::from_millis(1))));
+        let tuning = ConnectionTuning::default().mem_channel_bound(WRITES_IN_FLIGHT);
+        Connection::insecure_open_stream(socket, options, tuning).map_err(|error| match error {
+            Error::InvalidCredentials => format!(
+                "the broker refused the credentials of {}, or closed the connection while it checked them",
+                self.url.authentication
+            ),
+            Error::ConnectionTimeout => "no connection within the limit".to_owned(),
+            other => describe(&other),
+        })
+    }
+}
+
+/// Every blocked call on this socket returns once both directions are shut down.
+fn kill_switch(tcp: &TcpStream) -> Result<KillSwitch, String> {
+    let handle = tcp.try_clone().map_err(|error| format!("the socket could not be shared: {error}"))?;
+    Ok(KillSwitch::new(move || {
+        let _ = handle.shutdown(std::net::Shutdown::Both);
+    }))
+}
+
+#[derive(Debug)]
+struct AmqpLink {
+    connection: Connection,
+    blocked: Receiver<ConnectionBlockedNotification>,
+}
+
+impl Link for AmqpLink {
+    fn open_channel(&mut self) -> Result<Box<dyn Channel>, Failure> {
+        let channel = self.connection.open_channel(None).map_err(failure)?;
+        Ok(Box::new(AmqpChannel::new(channel)))
+    }
+
+    fn watch<'s>(&'s self, select: &mut Select<'s>) -> usize {
+        select.recv(&self.blocked)
+    }
+
+    fn next_event(&self) -> Result<Option<LinkEvent>, Gone> {
+        match self.blocked.try_recv() {
+            Ok(ConnectionBlockedNotification::Blocked(reason)) => Ok(Some(LinkEvent::Blocked(reason))),
+            Ok(ConnectionBlockedNotification::Unblocked) => Ok(Some(LinkEvent::Unblocked)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(Gone),
+        }
+    }
+
+    fn close(self: Box<Self>) -> Result<(), String> {
+        self.connection.close().map_err(|error| describe(&error))
+    }
+}
+
+/// amiquip's error as the seam's.
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::ServerClosedChannel { code, message, .. } => Failure::Refused { code, text: message },
+        other => Failure::Lost(describe(&other)),
+    }
+}
+
+/// amiquip's error in words. Its URL errors hold the URL with the password; we never give it one, and show none.
+fn describe(error: &Error) -> String {
+    match error {
+        Error::ServerClosedConnection { code, message } => {
+            format!("the broker closed the connection: {code} {message}")
+        }
+        Error::ExhaustedChannelIds => "the connection has no free channel left (channel_max)".to_owned(),
+        Error::InsecureUrl { .. }
+        | Error::UrlNoSocketAddrs { .. }
+        | Error::ResolveUrlToSocketAddr { .. }
+        | Error::FailedToConnect { .. }
+        | Error::InvalidUrlScheme { .. } => "the URL was refused".to_owned(),
+        other => other.to_string(),
+    }
+}

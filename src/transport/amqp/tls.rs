@@ -1,0 +1,149 @@
+//! TLS under amiquip's plaintext (feature `tls`): the broker's certificate is always verified.
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How `amqps://` connections verify the broker and show who they are.
+///
+/// By default the broker's certificate must be signed by one of the system's certificate authorities and name the host
+/// of the URL. There is no way to turn that off.
+///
+/// ```
+/// use rungmq::TlsOptions;
+///
+/// let tls = TlsOptions::new().certificate_authority("ca.pem").client_certificate("service.pem", "service.key");
+/// # let _ = tls;
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct TlsOptions {
+    certificate_authority: Option<PathBuf>,
+    client_certificate: Option<(PathBuf, PathBuf)>,
+}
+
+impl TlsOptions {
+    /// The system's certificate authorities and no client certificate.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Trusts the certificate authorities in this PEM file, and only these.
+    pub fn certificate_authority(mut self, pem_file: impl Into<PathBuf>) -> Self {
+        self.certificate_authority = Some(pem_file.into());
+        self
+    }
+
+    /// Shows the certificate chain in the first PEM file, with the private key in the second, to the broker. With
+    /// `auth_mechanism=external` in the URL the broker takes it as the login.
+    pub fn client_certificate(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.client_certificate = Some((chain.into(), key.into()));
+        self
+    }
+
+    pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, String> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| format!("TLS could not be set up: {error}"))?
+            .with_root_certificates(self.roots()?);
+        let Some((chain, key)) = &self.client_certificate else {
+            return Ok(Arc::new(builder.with_no_client_auth()));
+        };
+        let chain = certificates(chain)?;
+        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{}: {error}", key.display()))?;
+        let config = builder
+            .with_client_auth_cert(chain, key)
+            .map_err(|error| format!("the client certificate was refused: {error}"))?;
+        Ok(Arc::new(config))
+    }
+
+    fn roots(&self) -> Result<RootCertStore, String> {
+        let authorities = match &self.certificate_authority {
+            Some(file) => certificates(file)?,
+            None => rustls_native_certs::load_native_certs().certs,
+        };
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(authorities);
+        if roots.is_empty() {
+            return Err("no certificate authority was found to verify the broker with".to_owned());
+        }
+        Ok(roots)
+    }
+}
+
+fn certificates(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, String> {
+    CertificateDer::pem_file_iter(file)
+        .and_then(Iterator::collect)
+        .map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// One TLS session over a non-blocking socket.
+#[derive(Debug)]
+pub(super) struct Session {
+    tls: ClientConnection,
+    /// The last plaintext byte was encrypted, but amiquip was told that it was not: it asks for writability only while
+    /// its own buffer holds something, and the ciphertext still has to go out.
+    held_back: bool,
+}
+
+impl Session {
+    /// Makes the handshake on the blocking socket, at the latest by `limit`.
+    pub(super) fn handshake(
+        mut tcp: &TcpStream,
+        config: Arc<ClientConfig>,
+        host: &str,
+        limit: Instant,
+    ) -> Result<Self, String> {
+        let failed = |error: &dyn std::fmt::Display| format!("the TLS handshake failed: {error}");
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| failed(&error))?;
+        let mut tls = ClientConnection::new(config, name).map_err(|error| failed(&error))?;
+        while tls.is_handshaking() {
+            let left = limit.saturating_duration_since(crate::clock::monotonic()).max(Duration::from_millis(1));
+            tcp.set_read_timeout(Some(left)).and_then(|()| tcp.set_write_timeout(Some(left))).map_err(|e| failed(&e))?;
+            tls.complete_io(&mut tcp).map_err(|error| failed(&error))?;
+        }
+        tcp.set_read_timeout(None).and_then(|()| tcp.set_write_timeout(None)).map_err(|error| failed(&error))?;
+        Ok(Self { tls, held_back: false })
+    }
+
+    pub(super) fn read(&mut self, tcp: &mut mio::net::TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.tls.reader().read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+            if self.tls.read_tls(tcp)? == 0 {
+                return Ok(0);
+            }
+            self.tls.process_new_packets().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        }
+    }
+
+    pub(super) fn write(&mut self, tcp: &mut mio::net::TcpStream, bytes: &[u8]) -> io::Result<usize> {
+        self.send_ciphertext(tcp)?;
+        let ahead = usize::from(std::mem::take(&mut self.held_back));
+        let taken = ahead + self.tls.writer().write(bytes.get(ahead..).unwrap_or_default())?;
+        match self.send_ciphertext(tcp) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.held_back = true;
+                if taken == 1 { Err(error) } else { Ok(taken - 1) }
+            }
+            Err(error) => Err(error),
+            Ok(()) => Ok(taken),
+        }
+    }
+
+    /// Sends all ciphertext there is, or fails with `WouldBlock`.
+    fn send_ciphertext(&mut self, tcp: &mut mio::net::TcpStream) -> io::Result<()> {
+        while self.tls.wants_write() {
+            self.tls.write_tls(tcp)?;
+        }
+        Ok(())
+    }
+}
