@@ -13,6 +13,7 @@ use crate::transport::Outgoing;
 const FRAME_OVERHEAD: usize = 8 + 14;
 const PERSISTENT: u8 = 2;
 const ERROR: &str = "x-acemq-error";
+const FIRST_SEEN: &str = "x-acemq-first-seen";
 /// Headers about the journey so far. RabbitMQ 3.x would take a retry that carries them for a dead-letter cycle and drop
 /// it without a word; copies to further queues would fan out again.
 const NEVER_CARRIED: [&str; 4] = ["CC", "BCC", "x-death", "x-delivery-count"];
@@ -44,8 +45,12 @@ pub(crate) fn copy(
     frame_max: usize,
 ) -> Copy {
     let delivery = &opened.delivery;
-    let mut headers: Headers =
-        delivery.headers.iter().filter(|(name, _)| is_carried(name)).map(|(name, value)| (name, value.clone())).collect();
+    let mut headers: Headers = delivery
+        .headers
+        .iter()
+        .filter(|(name, _)| is_carried(name))
+        .map(|(name, value)| (name, value.clone()))
+        .collect();
     for (name, value) in [
         (ORIGINAL_EXCHANGE, opened.original_exchange()),
         (ORIGINAL_ROUTING_KEY, opened.original_routing_key()),
@@ -73,8 +78,24 @@ pub(crate) fn copy(
     Copy { message, left_out }
 }
 
+/// A dead letter as a fresh message for `queue`: attempt 1, no error, its age counted from now.
+pub(crate) fn replayed(
+    opened: &Opened,
+    queue: &str,
+    now_millis: i64,
+    frame_max: usize,
+) -> Outgoing {
+    let mut message = copy(opened, queue, 1, None, now_millis, frame_max).message;
+    message.headers.remove(ERROR);
+    message.headers.insert(FIRST_SEEN, now_millis);
+    message
+}
+
 fn is_carried(name: &str) -> bool {
-    !NEVER_CARRIED.contains(&name) && !NEVER_CARRIED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    !NEVER_CARRIED.contains(&name)
+        && !NEVER_CARRIED_PREFIXES
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
 }
 
 /// Left out are `expiration`, which would end a rung's wait early, `user_id`, which the broker refuses from another user,
@@ -104,7 +125,11 @@ pub(crate) fn encoded_len(properties: &Properties) -> usize {
         &properties.app_id,
         &properties.cluster_id,
     ];
-    let bytes = texts.into_iter().flatten().map(|text| 1 + text.len()).sum::<usize>();
+    let bytes = texts
+        .into_iter()
+        .flatten()
+        .map(|text| 1 + text.len())
+        .sum::<usize>();
     bytes
         + usize::from(properties.delivery_mode.is_some())
         + usize::from(properties.priority.is_some())
@@ -129,7 +154,9 @@ fn fit(headers: &mut Headers, room: usize) -> Vec<String> {
         }
     }
     while headers.encoded_len() > room {
-        let Some(largest) = largest_expendable(headers) else { break };
+        let Some(largest) = largest_expendable(headers) else {
+            break;
+        };
         headers.remove(&largest);
         left_out.push(largest);
     }
@@ -151,7 +178,7 @@ fn cut_reason(headers: &mut Headers, room: usize) {
 
 /// The largest header that may go: the application's first, then whatever is not needed to count attempts and ages.
 fn largest_expendable(headers: &Headers) -> Option<String> {
-    const KEPT: [&str; 3] = ["x-acemq-id", "x-acemq-attempt", "x-acemq-first-seen"];
+    const KEPT: [&str; 3] = ["x-acemq-id", "x-acemq-attempt", FIRST_SEEN];
     headers
         .iter()
         .filter(|(name, _)| !KEPT.contains(name))

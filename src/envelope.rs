@@ -142,6 +142,23 @@ impl Envelope {
         }
     }
 
+    /// The same envelope, tied to others where its publisher says so; empty texts say nothing.
+    #[must_use]
+    pub(crate) fn with_links(
+        self,
+        correlation: Option<&str>,
+        causation: Option<&str>,
+        claim: Option<&str>,
+    ) -> Self {
+        let given = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
+        Self {
+            correlation: given(correlation).unwrap_or(self.correlation),
+            causation: given(causation).or(self.causation),
+            claim: given(claim).or(self.claim),
+            ..self
+        }
+    }
+
     /// The envelope of a delivery. Whatever the headers hold, there is one.
     pub(crate) fn read(
         properties: &Properties,

@@ -21,11 +21,19 @@ pub(crate) struct Opened {
 
 impl Opened {
     pub(crate) fn new(delivery: Delivery, envelope: Envelope) -> Self {
-        Self { delivery, envelope, application_headers: OnceLock::new() }
+        Self {
+            delivery,
+            envelope,
+            application_headers: OnceLock::new(),
+        }
     }
 
     fn original<'a>(&'a self, header: &str, delivered: &'a str) -> &'a str {
-        self.delivery.headers.get(header).and_then(|value| value.as_str()).unwrap_or(delivered)
+        self.delivery
+            .headers
+            .get(header)
+            .and_then(|value| value.as_str())
+            .unwrap_or(delivered)
     }
 
     pub(crate) fn original_exchange(&self) -> &str {
@@ -102,7 +110,9 @@ impl<T> Message<T> {
     /// The application's headers: all but the reserved ones, which the [`Envelope`] shows.
     #[must_use]
     pub fn headers(&self) -> &Headers {
-        self.opened.application_headers.get_or_init(|| application_headers(&self.opened.delivery.headers))
+        self.opened
+            .application_headers
+            .get_or_init(|| application_headers(&self.opened.delivery.headers))
     }
 
     /// The exchange that this delivery came from; after a wait on the broker that is `acemq.retry`.

@@ -6,6 +6,10 @@ mod prometheus;
 mod registry;
 mod snapshot;
 
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
 pub use events::{
     Consumed, CopyLanded, HandBackReason, HandedBack, PublishOutcome, Published, Received,
     Recovered, RungMissing, SetAsideFailed,
@@ -70,6 +74,43 @@ pub trait Observer: Send + Sync + 'static {
     /// The connection was lost and is up again.
     fn recovered(&self, event: &Recovered) {
         let _ = event;
+    }
+}
+
+/// Passes events to the connection's observer, if there is one, and keeps its panics off the library's threads.
+#[derive(Clone, Default)]
+pub(crate) struct Metrics(Option<Arc<dyn Observer>>);
+
+macro_rules! pass_on {
+    ($($event:ident: $type:ty),+ $(,)?) => {
+        impl Metrics {
+            $(pub(crate) fn $event(&self, event: &$type) {
+                if let Some(observer) = &self.0 {
+                    let _ = catch_unwind(AssertUnwindSafe(|| observer.$event(event)));
+                }
+            })+
+        }
+    };
+}
+
+pass_on!(
+    published: Published<'_>, received: Received<'_>, consumed: Consumed<'_>, copy_landed: CopyLanded<'_>,
+    set_aside_failed: SetAsideFailed<'_>, rung_missing: RungMissing<'_>, handed_back: HandedBack<'_>,
+);
+
+impl Metrics {
+    pub(crate) fn new(observer: Arc<dyn Observer>) -> Self {
+        Self(Some(observer))
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() {
+            "Metrics(observed)"
+        } else {
+            "Metrics"
+        })
     }
 }
 

@@ -19,8 +19,8 @@ const MAX_BYTES: usize = 256 * 1024;
 /// Why a message was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reason {
-    text: String,
-    fatal: bool,
+    pub(crate) text: String,
+    pub(crate) fatal: bool,
 }
 
 impl Reason {

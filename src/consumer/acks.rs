@@ -43,8 +43,16 @@ impl Acks {
             None => BTreeSet::new(),
         };
         let below = std::mem::take(&mut self.ready);
-        let run = below.last().map(|top| AckFrame { tag: *top, multiple: below.len() > 1 });
-        run.into_iter().chain(above.into_iter().map(|tag| AckFrame { tag, multiple: false })).collect()
+        let run = below.last().map(|top| AckFrame {
+            tag: *top,
+            multiple: below.len() > 1,
+        });
+        run.into_iter()
+            .chain(above.into_iter().map(|tag| AckFrame {
+                tag,
+                multiple: false,
+            }))
+            .collect()
     }
 }
 
@@ -58,10 +66,28 @@ mod tests {
         let mut acks = Acks::default();
         (1..=5).for_each(|tag| acks.delivered(tag));
         [2, 1, 3, 5].into_iter().for_each(|tag| acks.ack(tag));
-        assert_eq!(acks.take(), [AckFrame { tag: 3, multiple: true }, AckFrame { tag: 5, multiple: false }]);
+        assert_eq!(
+            acks.take(),
+            [
+                AckFrame {
+                    tag: 3,
+                    multiple: true
+                },
+                AckFrame {
+                    tag: 5,
+                    multiple: false
+                }
+            ]
+        );
         assert_eq!(acks.take(), []);
         acks.ack(4);
-        assert_eq!(acks.take(), [AckFrame { tag: 4, multiple: false }]);
+        assert_eq!(
+            acks.take(),
+            [AckFrame {
+                tag: 4,
+                multiple: false
+            }]
+        );
     }
 
     #[derive(Clone, Debug)]

@@ -25,23 +25,41 @@ where
 
 fn decode<T>(codec: &impl Decode<T>, opened: &Opened) -> Result<T, Verdict> {
     let content_type = opened.delivery.properties.content_type.as_deref();
-    match catch_unwind(AssertUnwindSafe(|| codec.decode(&opened.delivery.body, content_type))) {
+    match catch_unwind(AssertUnwindSafe(|| {
+        codec.decode(&opened.delivery.body, content_type)
+    })) {
         Ok(Ok(payload)) => Ok(payload),
-        Ok(Err(error)) => Err(Verdict::Undecodable { message: Reason::of(error.into()).text }),
-        Err(panic) => Err(Verdict::Undecodable { message: panicked(panic) }),
+        Ok(Err(error)) => Err(Verdict::Undecodable {
+            message: Reason::of(error.into()).text,
+        }),
+        Err(panic) => Err(Verdict::Undecodable {
+            message: panicked(panic),
+        }),
     }
 }
 
 /// The answer is taken apart in here too: its conversions are the user's code as well.
 fn call<T, R: Answer>(handle: &impl Fn(Message<T>) -> R, message: Message<T>) -> Verdict {
-    let answered = catch_unwind(AssertUnwindSafe(|| handle(message).into_ack().into_answered()));
+    let answered = catch_unwind(AssertUnwindSafe(|| {
+        handle(message).into_ack().into_answered()
+    }));
     match answered {
         Ok(Answered::Accept) => Verdict::Accept,
-        Ok(Answered::Retry(Reason { text, fatal })) => Verdict::Retry { reason: text, fatal },
+        Ok(Answered::Retry(Reason { text, fatal })) => Verdict::Retry {
+            reason: text,
+            fatal,
+        },
         // A reason with a FatalError in it is fatal however it was said; these two end the message anyway.
-        Ok(Answered::Reject(reason)) => Verdict::Reject { reason: reason.text },
-        Ok(Answered::Park(reason)) => Verdict::Park { reason: reason.text },
-        Err(panic) => Verdict::Retry { reason: panicked(panic), fatal: false },
+        Ok(Answered::Reject(reason)) => Verdict::Reject {
+            reason: reason.text,
+        },
+        Ok(Answered::Park(reason)) => Verdict::Park {
+            reason: reason.text,
+        },
+        Err(panic) => Verdict::Retry {
+            reason: panicked(panic),
+            fatal: false,
+        },
     }
 }
 

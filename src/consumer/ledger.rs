@@ -32,15 +32,27 @@ pub(crate) enum State {
     /// Its handler runs.
     Running,
     /// It is being asked whether its rung exists; `asked_again` when it has been waiting in the consumer meanwhile.
-    Checking { delay: Duration, asked_again: bool },
+    Checking {
+        delay: Duration,
+        asked_again: bool,
+    },
     /// Waits in the consumer; for a rung that is missing when there is one.
-    Waiting { missing_rung: Option<Duration> },
+    Waiting {
+        missing_rung: Option<Duration>,
+    },
     /// A copy is with the publisher.
-    Copying { target: Target, second_try: bool },
+    Copying {
+        target: Target,
+        second_try: bool,
+    },
     /// The queue that a set-aside copy came back from is being declared again.
-    Redeclaring { target: Target },
+    Redeclaring {
+        target: Target,
+    },
     /// Will be handed back when its pause is over.
-    Held { reason: HandBackReason },
+    Held {
+        reason: HandBackReason,
+    },
     Ended(End),
 }
 
@@ -155,36 +167,80 @@ impl State {
         match (self, event) {
             (Self::Ended(_), _) => unchanged,
             (_, Event::Died) => ended(End::Stale, Effect::Nothing),
-            (Self::Held { .. } | Self::Waiting { .. }, Event::DeadlinePassed) => ended(End::Nacked, Effect::Nack),
+            (Self::Held { .. } | Self::Waiting { .. }, Event::DeadlinePassed) => {
+                ended(End::Nacked, Effect::Nack)
+            }
             (Self::Buffered, Event::DeadlinePassed) => ended(End::Returned, Effect::Nothing),
             (_, Event::DeadlinePassed) => ended(End::Stranded, Effect::Nothing),
 
             (Self::Buffered, Event::DrainBegan) => ended(End::Returned, Effect::Nack),
             (Self::Waiting { .. }, Event::DrainBegan) => ended(End::Nacked, Effect::Nack),
-            (Self::Held { .. }, Event::DrainBegan | Event::PauseOver) => ended(End::Nacked, Effect::Nack),
+            (Self::Held { .. }, Event::DrainBegan | Event::PauseOver) => {
+                ended(End::Nacked, Effect::Nack)
+            }
 
-            (Self::Buffered | Self::Running, Event::Decided(decision)) => decided(decision, circumstances),
+            (Self::Buffered | Self::Running, Event::Decided(decision)) => {
+                decided(decision, circumstances)
+            }
 
             (Self::Checking { delay, .. }, Event::RungThere) => copy(Target::Rung(delay)),
-            (Self::Checking { .. }, Event::RungMissing) if circumstances.draining => ended(End::Nacked, Effect::Nack),
-            (Self::Checking { delay, asked_again: true }, Event::RungMissing) => {
-                to(Self::Waiting { missing_rung: Some(delay) }, Effect::WaitOn)
+            (Self::Checking { .. }, Event::RungMissing) if circumstances.draining => {
+                ended(End::Nacked, Effect::Nack)
             }
-            (Self::Checking { delay, asked_again: false }, Event::RungMissing) => wait_for_rung(delay),
+            (
+                Self::Checking {
+                    delay,
+                    asked_again: true,
+                },
+                Event::RungMissing,
+            ) => to(
+                Self::Waiting {
+                    missing_rung: Some(delay),
+                },
+                Effect::WaitOn,
+            ),
+            (
+                Self::Checking {
+                    delay,
+                    asked_again: false,
+                },
+                Event::RungMissing,
+            ) => wait_for_rung(delay),
 
-            (Self::Waiting { missing_rung: Some(delay) }, Event::AskAgain) => {
-                to(Self::Checking { delay, asked_again: true }, Effect::Check(delay))
-            }
+            (
+                Self::Waiting {
+                    missing_rung: Some(delay),
+                },
+                Event::AskAgain,
+            ) => to(
+                Self::Checking {
+                    delay,
+                    asked_again: true,
+                },
+                Effect::Check(delay),
+            ),
             (Self::Waiting { .. }, Event::WaitOver) => copy(Target::Source),
 
-            (Self::Copying { target, second_try }, Event::Copied(end)) => copied(target, second_try, *end, circumstances),
+            (Self::Copying { target, second_try }, Event::Copied(end)) => {
+                copied(target, second_try, *end, circumstances)
+            }
 
             (Self::Redeclaring { target }, Event::Redeclared(redeclared)) => match redeclared {
-                Redeclared::Done => to(Self::Copying { target, second_try: true }, Effect::Copy(target)),
-                Redeclared::Refused => counted(set_aside_failed(target, circumstances), Count::SetAsideFailed(target)),
-                Redeclared::NodeDown => {
-                    counted(hold(target, HandBackReason::Unroutable, circumstances), Count::SetAsideFailed(target))
-                }
+                Redeclared::Done => to(
+                    Self::Copying {
+                        target,
+                        second_try: true,
+                    },
+                    Effect::Copy(target),
+                ),
+                Redeclared::Refused => counted(
+                    set_aside_failed(target, circumstances),
+                    Count::SetAsideFailed(target),
+                ),
+                Redeclared::NodeDown => counted(
+                    hold(target, HandBackReason::Unroutable, circumstances),
+                    Count::SetAsideFailed(target),
+                ),
                 Redeclared::NoAnswer => hold(target, HandBackReason::Timeout, circumstances),
             },
 
@@ -197,12 +253,20 @@ fn decided(decision: &Decision, circumstances: Circumstances) -> Step {
     match *decision {
         Decision::Ack => ended(End::Acked, Effect::Ack),
         Decision::Retry(Wait::Thread(delay)) if delay.is_zero() => copy(Target::Source),
-        Decision::Retry(Wait::Thread(_)) if circumstances.draining => ended(End::Nacked, Effect::Nack),
-        Decision::Retry(Wait::Thread(_)) => to(State::Waiting { missing_rung: None }, Effect::Nothing),
-        Decision::Retry(Wait::Rung(delay)) if circumstances.rung_known => copy(Target::Rung(delay)),
-        Decision::Retry(Wait::Rung(delay)) => {
-            to(State::Checking { delay, asked_again: false }, Effect::Check(delay))
+        Decision::Retry(Wait::Thread(_)) if circumstances.draining => {
+            ended(End::Nacked, Effect::Nack)
         }
+        Decision::Retry(Wait::Thread(_)) => {
+            to(State::Waiting { missing_rung: None }, Effect::Nothing)
+        }
+        Decision::Retry(Wait::Rung(delay)) if circumstances.rung_known => copy(Target::Rung(delay)),
+        Decision::Retry(Wait::Rung(delay)) => to(
+            State::Checking {
+                delay,
+                asked_again: false,
+            },
+            Effect::Check(delay),
+        ),
         Decision::DeadLetter { .. } => copy(Target::DeadLetter),
         Decision::Park { .. } => copy(Target::Parked),
     }
@@ -219,12 +283,18 @@ fn copied(target: Target, second_try: bool, end: CopyEnd, circumstances: Circums
             to(State::Redeclaring { target }, Effect::Redeclare(target))
         }
         (CopyEnd::Returned | CopyEnd::ChannelClosed, Target::DeadLetter | Target::Parked) => {
-            counted(set_aside_failed(target, circumstances), Count::SetAsideFailed(target))
+            counted(
+                set_aside_failed(target, circumstances),
+                Count::SetAsideFailed(target),
+            )
         }
-        (CopyEnd::Nacked, Target::DeadLetter | Target::Parked) => {
-            counted(hold(target, HandBackReason::Nacked, circumstances), Count::SetAsideFailed(target))
+        (CopyEnd::Nacked, Target::DeadLetter | Target::Parked) => counted(
+            hold(target, HandBackReason::Nacked, circumstances),
+            Count::SetAsideFailed(target),
+        ),
+        (CopyEnd::Returned | CopyEnd::ChannelClosed, _) => {
+            hold(target, HandBackReason::Unroutable, circumstances)
         }
-        (CopyEnd::Returned | CopyEnd::ChannelClosed, _) => hold(target, HandBackReason::Unroutable, circumstances),
         (CopyEnd::Nacked, _) => hold(target, HandBackReason::Nacked, circumstances),
         (CopyEnd::TimedOut, _) => hold(target, HandBackReason::Timeout, circumstances),
         (CopyEnd::Lost | CopyEnd::NotSent, _) => hold(target, HandBackReason::Lost, circumstances),
@@ -248,12 +318,23 @@ fn hold(target: Target, reason: HandBackReason, circumstances: Circumstances) ->
 }
 
 fn wait_for_rung(delay: Duration) -> Step {
-    let step = to(State::Waiting { missing_rung: Some(delay) }, Effect::WaitForRung(delay));
+    let step = to(
+        State::Waiting {
+            missing_rung: Some(delay),
+        },
+        Effect::WaitForRung(delay),
+    );
     counted(step, Count::RungMissing)
 }
 
 fn copy(target: Target) -> Step {
-    to(State::Copying { target, second_try: false }, Effect::Copy(target))
+    to(
+        State::Copying {
+            target,
+            second_try: false,
+        },
+        Effect::Copy(target),
+    )
 }
 
 fn ended(end: End, effect: Effect) -> Step {
@@ -261,9 +342,16 @@ fn ended(end: End, effect: Effect) -> Step {
 }
 
 fn to(next: State, effect: Effect) -> Step {
-    Step { next, effect, count: None }
+    Step {
+        next,
+        effect,
+        count: None,
+    }
 }
 
 fn counted(step: Step, count: Count) -> Step {
-    Step { count: Some(count), ..step }
+    Step {
+        count: Some(count),
+        ..step
+    }
 }

@@ -47,9 +47,13 @@ mod tests {
         let (mut pace, start) = (Pace::default(), monotonic());
         let mut failed = |n: u64| {
             let since = start + Duration::from_secs(n * 100);
-            pace.failed(since, since + Duration::from_secs(1), 0).as_secs()
+            pace.failed(since, since + Duration::from_secs(1), 0)
+                .as_secs()
         };
-        assert_eq!((0..8).map(&mut failed).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(
+            (0..8).map(&mut failed).collect::<Vec<_>>(),
+            [1, 2, 4, 8, 16, 32, 60, 60]
+        );
         pace.landed();
         assert_eq!(pace.failed(start, start, 0), FIRST);
     }
@@ -57,7 +61,9 @@ mod tests {
     #[test]
     fn copies_under_way_together_are_one_round() {
         let (mut pace, start) = (Pace::default(), monotonic());
-        let pauses: Vec<_> = (0..400).map(|n| pace.failed(start, start + Duration::from_millis(n), 0)).collect();
+        let pauses: Vec<_> = (0..400)
+            .map(|n| pace.failed(start, start + Duration::from_millis(n), 0))
+            .collect();
         assert!(pauses.iter().all(|pause| *pause == FIRST), "{pauses:?}");
     }
 

@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 fn opened(properties: Properties, headers: Headers) -> Opened {
-    let envelope = Envelope::read(&properties, &headers, "order.placed", 1_000_000, || "made-up".to_owned());
+    let envelope = Envelope::read(&properties, &headers, "order.placed", 1_000_000, || {
+        "made-up".to_owned()
+    });
     let delivery = Delivery {
         tag: 7,
         redelivered: false,
@@ -39,7 +41,12 @@ fn full() -> Properties {
 
 #[test]
 fn carries_what_belongs_to_the_message_and_nothing_of_its_journey() {
-    let nested: Headers = [("deep", HeaderValue::Array(vec![HeaderValue::U8(1), HeaderValue::Void]))].into_iter().collect();
+    let nested: Headers = [(
+        "deep",
+        HeaderValue::Array(vec![HeaderValue::U8(1), HeaderValue::Void]),
+    )]
+    .into_iter()
+    .collect();
     let headers: Headers = [
         ("tenant", HeaderValue::from("acme")),
         ("table", nested.clone().into()),
@@ -54,28 +61,67 @@ fn carries_what_belongs_to_the_message_and_nothing_of_its_journey() {
     ]
     .into_iter()
     .collect();
-    let copy = copy(&opened(full(), headers), "orders.new.retry.40s", 2, None, 1_000_000, usize::MAX).message;
-    let expected = Properties { delivery_mode: Some(2), expiration: None, user_id: None, cluster_id: None, ..full() };
+    let copy = copy(
+        &opened(full(), headers),
+        "orders.new.retry.40s",
+        2,
+        None,
+        1_000_000,
+        usize::MAX,
+    )
+    .message;
+    let expected = Properties {
+        delivery_mode: Some(2),
+        expiration: None,
+        user_id: None,
+        cluster_id: None,
+        ..full()
+    };
     assert_eq!(copy.properties, expected);
-    assert_eq!((copy.exchange.as_str(), copy.routing_key.as_str(), copy.mandatory), ("", "orders.new.retry.40s", true));
+    assert_eq!(
+        (
+            copy.exchange.as_str(),
+            copy.routing_key.as_str(),
+            copy.mandatory
+        ),
+        ("", "orders.new.retry.40s", true)
+    );
     assert_eq!(copy.headers.get("tenant"), Some(&"acme".into()));
     assert_eq!(copy.headers.get("table"), Some(&nested.into()));
     assert_eq!(copy.headers.get("x-acemq-future"), Some(&"kept".into()));
     assert_eq!(copy.headers.get("x-acemq-error"), Some(&"earlier".into()));
     assert_eq!(copy.headers.get("x-acemq-attempt"), Some(&2_i32.into()));
     assert_eq!(copy.headers.get(ORIGINAL_EXCHANGE), Some(&"orders".into()));
-    assert_eq!(copy.headers.get(ORIGINAL_ROUTING_KEY), Some(&"order.placed".into()));
-    for name in ["CC", "BCC", "x-death", "x-first-death-queue", "x-last-death-queue", "x-delivery-count"] {
+    assert_eq!(
+        copy.headers.get(ORIGINAL_ROUTING_KEY),
+        Some(&"order.placed".into())
+    );
+    for name in [
+        "CC",
+        "BCC",
+        "x-death",
+        "x-first-death-queue",
+        "x-last-death-queue",
+        "x-delivery-count",
+    ] {
         assert!(!copy.headers.contains(name), "{name} was carried");
     }
 }
 
 #[test]
 fn where_it_came_from_is_written_at_the_first_hop_only() {
-    let headers: Headers = [(ORIGINAL_EXCHANGE, "first"), (ORIGINAL_ROUTING_KEY, "first.key")].into_iter().collect();
+    let headers: Headers = [
+        (ORIGINAL_EXCHANGE, "first"),
+        (ORIGINAL_ROUTING_KEY, "first.key"),
+    ]
+    .into_iter()
+    .collect();
     let copy = copy(&opened(full(), headers), "q", 2, None, 0, usize::MAX).message;
     assert_eq!(copy.headers.get(ORIGINAL_EXCHANGE), Some(&"first".into()));
-    assert_eq!(copy.headers.get(ORIGINAL_ROUTING_KEY), Some(&"first.key".into()));
+    assert_eq!(
+        copy.headers.get(ORIGINAL_ROUTING_KEY),
+        Some(&"first.key".into())
+    );
 }
 
 #[test]
@@ -89,21 +135,48 @@ fn an_id_too_long_for_a_property_stays_in_its_header() {
 
 #[test]
 fn a_long_reason_is_cut_at_a_character_and_costs_nothing_else() {
-    let copy = copy(&opened(full(), Headers::new()), "q.dlq", 1, Some(&"€".repeat(100_000)), 0, 131_072);
+    let copy = copy(
+        &opened(full(), Headers::new()),
+        "q.dlq",
+        1,
+        Some(&"€".repeat(100_000)),
+        0,
+        131_072,
+    );
     assert!(copy.left_out.is_empty());
-    let reason = copy.message.headers.get("x-acemq-error").and_then(|value| value.as_str()).unwrap();
-    assert!(reason.len() > 100_000 && reason.chars().all(|c| c == '€'), "{} bytes", reason.len());
+    let reason = copy
+        .message
+        .headers
+        .get("x-acemq-error")
+        .and_then(|value| value.as_str())
+        .unwrap();
+    assert!(
+        reason.len() > 100_000 && reason.chars().all(|c| c == '€'),
+        "{} bytes",
+        reason.len()
+    );
     let frame = header_frame_len(&copy.message.properties, &copy.message.headers);
     assert!((131_070..=131_072).contains(&frame), "{frame}");
 }
 
 #[test]
 fn large_headers_give_way_in_order_and_are_named() {
-    let headers: Headers = [("small", "s".repeat(100)), ("large", "l".repeat(5_000))].into_iter().collect();
+    let headers: Headers = [("small", "s".repeat(100)), ("large", "l".repeat(5_000))]
+        .into_iter()
+        .collect();
     let copy = copy(&opened(full(), headers), "q.dlq", 1, Some("why"), 0, 4_096);
-    assert!(copy.left_out.contains(&"large".to_owned()), "{:?}", copy.left_out);
-    assert!(copy.left_out.starts_with(&[ORIGINAL_EXCHANGE.to_owned(), ORIGINAL_ROUTING_KEY.to_owned()]));
-    assert!(copy.message.headers.contains("small") && copy.message.headers.contains("x-acemq-attempt"));
+    assert!(
+        copy.left_out.contains(&"large".to_owned()),
+        "{:?}",
+        copy.left_out
+    );
+    assert!(copy.left_out.starts_with(&[
+        ORIGINAL_EXCHANGE.to_owned(),
+        ORIGINAL_ROUTING_KEY.to_owned()
+    ]));
+    assert!(
+        copy.message.headers.contains("small") && copy.message.headers.contains("x-acemq-attempt")
+    );
 }
 
 proptest! {

@@ -46,18 +46,32 @@ impl Admin {
     /// Starts the admin threads of `link`. `limit` bounds each operation.
     pub(crate) fn start(link: Arc<Link>, limit: Duration) -> io::Result<Self> {
         let (jobs, inbox) = unbounded();
-        let mut coordinator = Coordinator { performer: Performer::start(&link)?, link: link.clone(), limit, left: 0 };
-        thread::Builder::new().name("rungmq-admin".to_owned()).spawn(move || {
-            for job in inbox {
-                coordinator.serve(job);
-            }
-        })?;
+        let mut coordinator = Coordinator {
+            performer: Performer::start(&link)?,
+            link: link.clone(),
+            limit,
+            left: 0,
+        };
+        thread::Builder::new()
+            .name("rungmq-admin".to_owned())
+            .spawn(move || {
+                for job in inbox {
+                    coordinator.serve(job);
+                }
+            })?;
         Ok(Self { jobs, link })
     }
 
     /// Asks, and calls `done` with the answer on the admin's thread.
-    pub(crate) fn submit(&self, operation: Operation, done: impl FnOnce(Result<(), Failure>) + Send + 'static) {
-        let job = Job { operation, done: Box::new(done) };
+    pub(crate) fn submit(
+        &self,
+        operation: Operation,
+        done: impl FnOnce(Result<(), Failure>) + Send + 'static,
+    ) {
+        let job = Job {
+            operation,
+            done: Box::new(done),
+        };
         if let Err(unsent) = self.jobs.send(job) {
             (unsent.0.done)(Err(self.link.lost()));
         }
@@ -101,10 +115,11 @@ impl Coordinator {
     /// A call that hangs costs its caller only, unless the whole connection has stopped answering.
     fn leave_behind(&mut self) {
         self.left += 1;
-        let answers = self.left <= MOST_LEFT_BEHIND && self.link.open_channel(PROBE).is_ok_and(|channel| {
-            drop_elsewhere(channel);
-            true
-        });
+        let answers = self.left <= MOST_LEFT_BEHIND
+            && self.link.open_channel(PROBE).is_ok_and(|channel| {
+                drop_elsewhere(channel);
+                true
+            });
         match Performer::start(&self.link) {
             Ok(performer) if answers => self.performer = performer,
             _ => {
@@ -117,7 +132,9 @@ impl Coordinator {
 
 /// Closing a channel may hang like any other call, so not on the coordinator's thread.
 fn drop_elsewhere(channel: Box<dyn crate::transport::Channel>) {
-    let closing = thread::Builder::new().name("rungmq-probe".to_owned()).spawn(move || drop(channel.close()));
+    let closing = thread::Builder::new()
+        .name("rungmq-probe".to_owned())
+        .spawn(move || drop(channel.close()));
     drop(closing);
 }
 
@@ -132,14 +149,19 @@ impl Performer {
         let (operations, inbox) = unbounded();
         let (outbox, results) = unbounded();
         let link = link.clone();
-        thread::Builder::new().name("rungmq-admin-call".to_owned()).spawn(move || {
-            for operation in inbox {
-                if outbox.send(perform(&link, &operation)).is_err() {
-                    return;
+        thread::Builder::new()
+            .name("rungmq-admin-call".to_owned())
+            .spawn(move || {
+                for operation in inbox {
+                    if outbox.send(perform(&link, &operation)).is_err() {
+                        return;
+                    }
                 }
-            }
-        })?;
-        Ok(Self { operations, results })
+            })?;
+        Ok(Self {
+            operations,
+            results,
+        })
     }
 }
 

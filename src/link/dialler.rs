@@ -67,13 +67,25 @@ pub(crate) struct Dialler {
 
 impl Dialler {
     /// `limit` bounds one attempt at one address.
-    pub(crate) fn new(transports: Vec<Arc<dyn Transport>>, limit: Duration, sockets: Sockets) -> Self {
-        Self { transports, next: AtomicUsize::new(0), limit, sockets }
+    pub(crate) fn new(
+        transports: Vec<Arc<dyn Transport>>,
+        limit: Duration,
+        sockets: Sockets,
+    ) -> Self {
+        Self {
+            transports,
+            next: AtomicUsize::new(0),
+            limit,
+            sockets,
+        }
     }
 
     /// Tries each address once, the one that answered last first.
     pub(crate) fn dial(&self) -> Result<Dialled, DialError> {
-        let mut last = DialError { address: String::new(), reason: "there is no address".to_owned() };
+        let mut last = DialError {
+            address: String::new(),
+            reason: "there is no address".to_owned(),
+        };
         for _ in 0..self.transports.len() {
             let index = self.next.load(Ordering::Relaxed) % self.transports.len();
             match self.dial_one(&self.transports[index]) {
@@ -86,12 +98,18 @@ impl Dialler {
     }
 
     fn dial_one(&self, transport: &Arc<dyn Transport>) -> Result<Dialled, DialError> {
-        let error = |reason: String| DialError { address: transport.address(), reason };
-        let limit = monotonic().checked_add(self.limit).unwrap_or_else(|| far_from(monotonic()));
+        let error = |reason: String| DialError {
+            address: transport.address(),
+            reason,
+        };
+        let limit = monotonic()
+            .checked_add(self.limit)
+            .unwrap_or_else(|| far_from(monotonic()));
         let (reply, answer) = bounded(1);
         let armed = Arc::new(Mutex::new(None::<KillSwitch>));
         let attempt = {
-            let (transport, sockets, armed) = (transport.clone(), self.sockets.clone(), armed.clone());
+            let (transport, sockets, armed) =
+                (transport.clone(), self.sockets.clone(), armed.clone());
             move || {
                 let dialled = transport.dial(limit, &|kill| {
                     sockets.arm(kill.clone());

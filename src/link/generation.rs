@@ -7,41 +7,48 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// One life of a subscription: deliveries, waits and copies made under it are void once it has ended.
 ///
 /// Ending it comes before anything else is done about a loss: waits end at once, and no copy is written any more for a
-/// message that the broker already has back.
+/// message that the broker already has back. Draining it ends the waits only.
 #[derive(Debug)]
 pub(crate) struct Generation {
     live: AtomicBool,
     draining: AtomicBool,
-    over: Mutex<Option<Over>>,
-    ended: OverSignal,
+    waits: Mutex<Option<Over>>,
+    waits_over: OverSignal,
 }
 
 impl Generation {
     pub(crate) fn new() -> Self {
-        let (over, ended) = Over::new();
-        Self { live: AtomicBool::new(true), draining: AtomicBool::new(false), over: Mutex::new(Some(over)), ended }
+        let (waits, waits_over) = Over::new();
+        Self {
+            live: AtomicBool::new(true),
+            draining: AtomicBool::new(false),
+            waits: Mutex::new(Some(waits)),
+            waits_over,
+        }
     }
 
     pub(crate) fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
     }
 
-    pub(crate) fn end(&self) {
-        self.live.store(false, Ordering::Release);
-        self.over.lock().take();
-    }
-
-    /// From now on nothing waits for a publishing connection that is not there.
-    pub(crate) fn drain(&self) {
-        self.draining.store(true, Ordering::Release);
-    }
-
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Ready once the generation has ended.
-    pub(crate) fn ended(&self) -> &OverSignal {
-        &self.ended
+    /// The channel is gone.
+    pub(crate) fn end(&self) {
+        self.live.store(false, Ordering::Release);
+        self.waits.lock().take();
+    }
+
+    /// The channel will be closed: no wait goes on, and nothing waits for a publishing connection that is not there.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.waits.lock().take();
+    }
+
+    /// Ready once waits must end.
+    pub(crate) fn waits_over(&self) -> &OverSignal {
+        &self.waits_over
     }
 }

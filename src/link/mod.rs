@@ -10,7 +10,7 @@ mod generation;
 mod opener;
 
 pub(crate) use admin::{Admin, Operation};
-pub(crate) use dialler::{DialError, Dialler, Sockets};
+pub(crate) use dialler::{Dialler, Sockets};
 pub(crate) use generation::Generation;
 pub(crate) use opener::{Link, LinkNotice};
 

@@ -46,9 +46,22 @@ impl Link {
         let (requests, inbox) = unbounded();
         let (over, gone) = Over::new();
         let reason = Arc::new(Mutex::new(None));
-        let opener = Opener { link: dialled.link, requests: inbox, reason: reason.clone(), _over: over };
-        thread::Builder::new().name(format!("rungmq-opener-{name}")).spawn(move || opener.run(&notify))?;
-        Ok(Arc::new(Self { requests, kill: dialled.kill, frame_max: dialled.frame_max, gone, reason }))
+        let opener = Opener {
+            link: dialled.link,
+            requests: inbox,
+            reason: reason.clone(),
+            _over: over,
+        };
+        thread::Builder::new()
+            .name(format!("rungmq-opener-{name}"))
+            .spawn(move || opener.run(&notify))?;
+        Ok(Arc::new(Self {
+            requests,
+            kill: dialled.kill,
+            frame_max: dialled.frame_max,
+            gone,
+            reason,
+        }))
     }
 
     /// Opens a channel, or gives up after `limit`.
@@ -80,7 +93,10 @@ impl Link {
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        matches!(self.gone.try_recv(), Err(crossbeam_channel::TryRecvError::Disconnected))
+        matches!(
+            self.gone.try_recv(),
+            Err(crossbeam_channel::TryRecvError::Disconnected)
+        )
     }
 
     /// The largest frame that may be sent, in bytes.
@@ -90,7 +106,12 @@ impl Link {
 
     /// The failure that a call meets once the connection is gone.
     pub(crate) fn lost(&self) -> Failure {
-        Failure::Lost(self.reason.lock().clone().unwrap_or_else(|| "it was closed".to_owned()))
+        Failure::Lost(
+            self.reason
+                .lock()
+                .clone()
+                .unwrap_or_else(|| "it was closed".to_owned()),
+        )
     }
 }
 

@@ -75,10 +75,15 @@ impl Lane {
             if !is_wanted(&job.waiter) {
                 continue;
             }
-            let Some(open) = &self.open else { return Ok(()) };
+            let Some(open) = &self.open else {
+                return Ok(());
+            };
             let written = open.channel.publish(&job.message);
-            let limit = monotonic().checked_add(self.confirm_timeout).unwrap_or_else(monotonic);
-            self.tracker.written(job.message, limit, (job.waiter, job.since));
+            let limit = monotonic()
+                .checked_add(self.confirm_timeout)
+                .unwrap_or_else(monotonic);
+            self.tracker
+                .written(job.message, limit, (job.waiter, job.since));
             written?;
         }
         Ok(())
@@ -98,12 +103,21 @@ impl Lane {
         }
         let body = self.waiting.front()?.message.body.len();
         let fits = self.tracker.len() < WINDOW && self.tracker.bytes() + body <= WINDOW_BYTES;
-        if fits || self.tracker.is_empty() { self.waiting.pop_front() } else { None }
+        if fits || self.tracker.is_empty() {
+            self.waiting.pop_front()
+        } else {
+            None
+        }
     }
 
     /// Takes in what the broker answered; each answer goes to its waiter through `answered`.
-    pub(super) fn receive(&mut self, answered: &mut dyn FnMut(Waiter, Instant, PublishResult)) -> Received {
-        let Some(open) = &self.open else { return Received::Nothing };
+    pub(super) fn receive(
+        &mut self,
+        answered: &mut dyn FnMut(Waiter, Instant, PublishResult),
+    ) -> Received {
+        let Some(open) = &self.open else {
+            return Received::Nothing;
+        };
         let mut confirms = Vec::new();
         let gone = loop {
             match open.confirms.next_confirm() {
@@ -152,9 +166,14 @@ impl Lane {
         let mut ended = Vec::new();
         for ((waiter, since), message) in outstanding {
             match waiter {
-                Waiter::Consumer { .. } => self.suspects.push_back(Job { message, since, waiter }),
+                Waiter::Consumer { .. } => self.suspects.push_back(Job {
+                    message,
+                    since,
+                    waiter,
+                }),
                 Waiter::Caller { .. } => {
-                    let cause = UnknownCause::Lost(format!("the broker closed the channel: {text}"));
+                    let cause =
+                        UnknownCause::Lost(format!("the broker closed the channel: {text}"));
                     ended.push((waiter, since, PublishResult::Unknown(cause)));
                 }
             }
@@ -166,14 +185,19 @@ impl Lane {
     pub(super) fn lose(&mut self) -> Vec<(Waiter, Instant)> {
         self.open = None;
         self.suspect_in_flight = false;
-        self.tracker.take().into_iter().map(|(waiter, _)| waiter).collect()
+        self.tracker
+            .take()
+            .into_iter()
+            .map(|(waiter, _)| waiter)
+            .collect()
     }
 
     /// Takes out of the queue what `give_up` says; nothing of it was ever written.
     pub(super) fn withdraw(&mut self, mut give_up: impl FnMut(&Waiter) -> bool) -> Vec<Waiter> {
         let mut withdrawn = Vec::new();
         for queue in [&mut self.suspects, &mut self.waiting] {
-            let (gone, kept): (VecDeque<Job>, VecDeque<Job>) = queue.drain(..).partition(|job| give_up(&job.waiter));
+            let (gone, kept): (VecDeque<Job>, VecDeque<Job>) =
+                queue.drain(..).partition(|job| give_up(&job.waiter));
             *queue = kept;
             withdrawn.extend(gone.into_iter().map(|job| job.waiter));
         }

@@ -67,9 +67,14 @@ enum Command {
     LookAgain,
     /// The link is there, or could not be made.
     Opened(thread::Opening),
-    Notice { link: u64, notice: crate::link::LinkNotice },
+    Notice {
+        link: u64,
+        notice: crate::link::LinkNotice,
+    },
     /// No more publishing: answer everything that waits, and close.
-    Stop { within: Duration },
+    Stop {
+        within: Duration,
+    },
 }
 
 struct Job {
@@ -79,8 +84,15 @@ struct Job {
 }
 
 enum Waiter {
-    Consumer { tag: u64, generation: Arc<Generation>, answers: Sender<CopyAnswer> },
-    Caller { ticket: Arc<Ticket>, answer: Sender<PublishResult> },
+    Consumer {
+        tag: u64,
+        generation: Arc<Generation>,
+        answers: Sender<CopyAnswer>,
+    },
+    Caller {
+        ticket: Arc<Ticket>,
+        answer: Sender<PublishResult>,
+    },
 }
 
 /// Decides between a caller that gives up and the publisher that writes: exactly one of them wins.
@@ -93,7 +105,9 @@ impl Ticket {
     const WITHDRAWN: u8 = 2;
 
     fn decide(&self, end: u8) -> bool {
-        self.0.compare_exchange(Self::QUEUED, end, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.0
+            .compare_exchange(Self::QUEUED, end, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
     }
 }
 
@@ -121,7 +135,9 @@ impl std::fmt::Debug for Publisher {
 
 impl Publisher {
     /// Starts the thread. The receiver becomes ready (disconnected) when the thread has ended.
-    pub(crate) fn start(settings: PublisherSettings) -> io::Result<(Self, crate::link::OverSignal)> {
+    pub(crate) fn start(
+        settings: PublisherSettings,
+    ) -> io::Result<(Self, crate::link::OverSignal)> {
         let (commands, inbox) = unbounded();
         let settings = Arc::new(settings);
         let ended = thread::start(inbox, commands.clone(), settings.clone())?;
@@ -136,8 +152,16 @@ impl Publisher {
         generation: &Arc<Generation>,
         answers: &Sender<CopyAnswer>,
     ) {
-        let waiter = Waiter::Consumer { tag, generation: generation.clone(), answers: answers.clone() };
-        self.send(Command::Copy(Job { message, since: monotonic(), waiter }));
+        let waiter = Waiter::Consumer {
+            tag,
+            generation: generation.clone(),
+            answers: answers.clone(),
+        };
+        self.send(Command::Copy(Job {
+            message,
+            since: monotonic(),
+            waiter,
+        }));
     }
 
     /// Publishes and waits for the answer.
@@ -145,18 +169,32 @@ impl Publisher {
         let exchange = message.exchange.clone();
         let since = monotonic();
         let result = Pending::start(self, message, since).wait();
-        self.settings.metrics.published(&Published::new(&exchange, result.outcome(), since.elapsed()));
+        self.settings.metrics.published(&Published::new(
+            &exchange,
+            result.outcome(),
+            since.elapsed(),
+        ));
         result
     }
 
     /// Publishes all of `messages`, many of them in flight at a time, and waits for every answer.
     pub(crate) fn publish_all(&self, messages: Vec<Outgoing>) -> Vec<PublishResult> {
         let since = monotonic();
-        let exchanges: Vec<String> = messages.iter().map(|message| message.exchange.clone()).collect();
-        let pending: Vec<Pending> = messages.into_iter().map(|message| Pending::start(self, message, since)).collect();
+        let exchanges: Vec<String> = messages
+            .iter()
+            .map(|message| message.exchange.clone())
+            .collect();
+        let pending: Vec<Pending> = messages
+            .into_iter()
+            .map(|message| Pending::start(self, message, since))
+            .collect();
         let results: Vec<PublishResult> = pending.into_iter().map(Pending::wait).collect();
         for (exchange, result) in exchanges.iter().zip(&results) {
-            self.settings.metrics.published(&Published::new(exchange, result.outcome(), since.elapsed()));
+            self.settings.metrics.published(&Published::new(
+                exchange,
+                result.outcome(),
+                since.elapsed(),
+            ));
         }
         results
     }
@@ -175,7 +213,9 @@ impl Publisher {
         if let Err(unsent) = self.commands.send(command)
             && let Command::Copy(job) | Command::Publish(job) = unsent.0
         {
-            job.waiter.answer(PublishResult::NotSent("the connection was closed".to_owned()));
+            job.waiter.answer(PublishResult::NotSent(
+                "the connection was closed".to_owned(),
+            ));
         }
     }
 }
@@ -201,22 +241,39 @@ impl Pending {
     fn start(publisher: &Publisher, message: Outgoing, since: Instant) -> Self {
         let (reply, answer) = bounded(1);
         let ticket = Arc::new(Ticket::default());
-        let waiter = Waiter::Caller { ticket: ticket.clone(), answer: reply };
-        publisher.send(Command::Publish(Job { message, since, waiter }));
+        let waiter = Waiter::Caller {
+            ticket: ticket.clone(),
+            answer: reply,
+        };
+        publisher.send(Command::Publish(Job {
+            message,
+            since,
+            waiter,
+        }));
         let settings = &publisher.settings;
-        let give_up = settings.confirm_timeout.checked_add(settings.connect_timeout).and_then(|d| since.checked_add(d));
-        Self { ticket, answer, give_up }
+        let give_up = settings
+            .confirm_timeout
+            .checked_add(settings.connect_timeout)
+            .and_then(|d| since.checked_add(d));
+        Self {
+            ticket,
+            answer,
+            give_up,
+        }
     }
 
     /// Once written, the publisher itself bounds the wait.
     fn wait(self) -> PublishResult {
-        let lost = || PublishResult::Unknown(UnknownCause::Lost("the connection was closed".to_owned()));
+        let lost =
+            || PublishResult::Unknown(UnknownCause::Lost("the connection was closed".to_owned()));
         if let Some(give_up) = self.give_up {
             if let Ok(result) = self.answer.recv_deadline(give_up) {
                 return result;
             }
             if self.ticket.decide(Ticket::WITHDRAWN) {
-                return PublishResult::NotSent("the connection was not ready within the limit".to_owned());
+                return PublishResult::NotSent(
+                    "the connection was not ready within the limit".to_owned(),
+                );
             }
         }
         self.answer.recv().unwrap_or_else(|_| lost())

@@ -29,7 +29,9 @@ pub(super) struct Opened {
 
 enum State {
     /// Not needed yet, or lost: the next message opens it, not before the instant.
-    Absent { not_before: Option<Instant> },
+    Absent {
+        not_before: Option<Instant>,
+    },
     Opening,
     Ready(Arc<Link>),
 }
@@ -52,10 +54,12 @@ pub(super) fn start(
         blocked: None,
         stopping: None,
     };
-    thread::Builder::new().name("rungmq-publisher".to_owned()).spawn(move || {
-        publisher.run();
-        drop(over);
-    })?;
+    thread::Builder::new()
+        .name("rungmq-publisher".to_owned())
+        .spawn(move || {
+            publisher.run();
+            drop(over);
+        })?;
     Ok(ended)
 }
 
@@ -103,7 +107,12 @@ impl PublisherThread {
             State::Absent { not_before } if self.has_waiting() => not_before,
             _ => None,
         };
-        let limits = [self.copies.next_limit(), self.publishes.next_limit(), retry, self.stopping];
+        let limits = [
+            self.copies.next_limit(),
+            self.publishes.next_limit(),
+            retry,
+            self.stopping,
+        ];
         match limits.into_iter().flatten().min() {
             Some(limit) => drop(select.ready_deadline(limit)),
             None => drop(select.ready()),
@@ -114,7 +123,9 @@ impl PublisherThread {
         match command {
             Command::Copy(job) => self.copies.push(job),
             Command::Publish(job) => match &self.blocked {
-                Some((reason, _)) => job.waiter.answer(PublishResult::NotSent(blocked_text(reason))),
+                Some((reason, _)) => job
+                    .waiter
+                    .answer(PublishResult::NotSent(blocked_text(reason))),
                 None => self.publishes.push(job),
             },
             Command::LookAgain => {}
@@ -153,7 +164,9 @@ impl PublisherThread {
 
     fn not_opened(&mut self, reason: &str) {
         warn!("no publishing connection: {reason}");
-        self.state = State::Absent { not_before: monotonic().checked_add(self.pause) };
+        self.state = State::Absent {
+            not_before: monotonic().checked_add(self.pause),
+        };
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         self.refuse_callers(reason);
     }
@@ -176,20 +189,26 @@ impl PublisherThread {
         }
         self.refuse_callers(&format!("the connection was lost: {reason}"));
         self.blocked = None;
-        self.state = State::Absent { not_before: monotonic().checked_add(self.pause) };
+        self.state = State::Absent {
+            not_before: monotonic().checked_add(self.pause),
+        };
     }
 
     /// Reads confirms and returns on both channels.
     fn receive(&mut self) {
         for which in [Which::Copies, Which::Publishes] {
             let mut answered = Vec::new();
-            let received = self.lane(which).receive(&mut |waiter, since, result| answered.push((waiter, since, result)));
+            let received = self
+                .lane(which)
+                .receive(&mut |waiter, since, result| answered.push((waiter, since, result)));
             for (waiter, since, result) in answered {
                 self.answer(waiter, since, result);
             }
             match received {
                 Received::Nothing => {}
-                Received::StrayReturn => self.replace_channel(which, "a return that matches nothing came"),
+                Received::StrayReturn => {
+                    self.replace_channel(which, "a return that matches nothing came")
+                }
                 Received::Gone => self.channel_gone(which),
             }
         }
@@ -237,13 +256,18 @@ impl PublisherThread {
 
     /// A drain does not wait for a link that is not there: its copies were never written, so their messages go back.
     fn give_back_for_drains(&mut self) {
-        let ready = matches!(self.state, State::Ready(_) | State::Opening) && self.blocked.is_none();
+        let ready =
+            matches!(self.state, State::Ready(_) | State::Opening) && self.blocked.is_none();
         let withdrawn = self.copies.withdraw(|waiter| match waiter {
-            Waiter::Consumer { generation, .. } => !generation.is_live() || (!ready && generation.is_draining()),
+            Waiter::Consumer { generation, .. } => {
+                !generation.is_live() || (!ready && generation.is_draining())
+            }
             Waiter::Caller { .. } => false,
         });
         for waiter in withdrawn {
-            waiter.answer(PublishResult::NotSent("the connection is not ready and the consumer is closing".to_owned()));
+            waiter.answer(PublishResult::NotSent(
+                "the connection is not ready and the consumer is closing".to_owned(),
+            ));
         }
     }
 
@@ -251,20 +275,26 @@ impl PublisherThread {
     fn open(&mut self) {
         self.number += 1;
         self.state = State::Opening;
-        let (number, settings, commands) = (self.number, self.settings.clone(), self.commands.clone());
+        let (number, settings, commands) =
+            (self.number, self.settings.clone(), self.commands.clone());
         let opening = move || {
             let opened = open(number, &settings, &commands);
             // A publisher that has ended meanwhile drops the link, which closes it.
             drop(commands.send(Command::Opened(opened)));
         };
-        if let Err(error) = thread::Builder::new().name("rungmq-open-publishing".to_owned()).spawn(opening) {
+        if let Err(error) = thread::Builder::new()
+            .name("rungmq-open-publishing".to_owned())
+            .spawn(opening)
+        {
             self.not_opened(&format!("no thread could be started: {error}"));
         }
     }
 
     /// The channel is gone: because the whole link is, or because the broker closed it over a message.
     fn channel_gone(&mut self, which: Which) {
-        let Some(open) = self.lane(which).open.take() else { return };
+        let Some(open) = self.lane(which).open.take() else {
+            return;
+        };
         match open.channel.close() {
             Err(Failure::Refused { text, .. }) => {
                 warn!("the broker closed a publishing channel: {text}");
@@ -281,13 +311,19 @@ impl PublisherThread {
     fn replace_channel(&mut self, which: Which, why: &str) {
         warn!("a publishing channel is replaced: {why}");
         for (waiter, since) in self.lane(which).lose() {
-            self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Lost(why.to_owned())));
+            self.answer(
+                waiter,
+                since,
+                PublishResult::Unknown(UnknownCause::Lost(why.to_owned())),
+            );
         }
         self.reopen(which);
     }
 
     fn reopen(&mut self, which: Which) {
-        let State::Ready(link) = &self.state else { return };
+        let State::Ready(link) = &self.state else {
+            return;
+        };
         match confirm_channel(link, self.settings.connect_timeout) {
             Ok(channel) => self.lane(which).open = Some(channel),
             Err(failure) => self.link_failed(&failure.to_string()),
@@ -303,7 +339,9 @@ impl PublisherThread {
 
     fn answer(&self, waiter: Waiter, since: Instant, result: PublishResult) {
         if matches!(waiter, Waiter::Consumer { .. }) {
-            self.settings.metrics.published(&Published::new("", result.outcome(), since.elapsed()));
+            self.settings
+                .metrics
+                .published(&Published::new("", result.outcome(), since.elapsed()));
         }
         waiter.answer(result);
     }
@@ -313,17 +351,29 @@ impl PublisherThread {
     }
 
     fn is_finished(&self) -> bool {
-        let idle = !self.has_waiting() && !self.copies.has_outstanding() && !self.publishes.has_outstanding();
-        self.stopping.is_some_and(|limit| idle || limit <= monotonic())
+        let idle = !self.has_waiting()
+            && !self.copies.has_outstanding()
+            && !self.publishes.has_outstanding();
+        self.stopping
+            .is_some_and(|limit| idle || limit <= monotonic())
     }
 
     fn end(&mut self) {
         let closed = "the connection was closed";
-        for waiter in self.copies.withdraw(|_| true).into_iter().chain(self.publishes.withdraw(|_| true)) {
+        for waiter in self
+            .copies
+            .withdraw(|_| true)
+            .into_iter()
+            .chain(self.publishes.withdraw(|_| true))
+        {
             waiter.answer(PublishResult::NotSent(closed.to_owned()));
         }
         for (waiter, since) in self.copies.lose().into_iter().chain(self.publishes.lose()) {
-            self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Lost(closed.to_owned())));
+            self.answer(
+                waiter,
+                since,
+                PublishResult::Unknown(UnknownCause::Lost(closed.to_owned())),
+            );
         }
         if let State::Ready(link) = &self.state {
             if self.blocked.is_some() {
@@ -356,10 +406,21 @@ enum Which {
 fn open(number: u64, settings: &PublisherSettings, commands: &Sender<Command>) -> Opening {
     let dialled = settings.dialler.dial().map_err(|error| error.to_string())?;
     let commands = commands.clone();
-    let notify = move |notice| drop(commands.send(Command::Notice { link: number, notice }));
+    let notify = move |notice| {
+        drop(commands.send(Command::Notice {
+            link: number,
+            notice,
+        }))
+    };
     let link = Link::start(dialled, "publish", notify).map_err(|error| error.to_string())?;
-    let channel = || confirm_channel(&link, settings.connect_timeout).map_err(|failure| failure.to_string());
-    Ok(Opened { number, copies: channel()?, publishes: channel()?, link: link.clone() })
+    let channel =
+        || confirm_channel(&link, settings.connect_timeout).map_err(|failure| failure.to_string());
+    Ok(Opened {
+        number,
+        copies: channel()?,
+        publishes: channel()?,
+        link: link.clone(),
+    })
 }
 
 fn confirm_channel(link: &Link, limit: Duration) -> Result<ConfirmChannel, Failure> {
@@ -370,5 +431,9 @@ fn confirm_channel(link: &Link, limit: Duration) -> Result<ConfirmChannel, Failu
 
 fn blocked_text(reason: &str) -> String {
     let text = "the broker has blocked this connection; publishing is paused";
-    if reason.is_empty() { text.to_owned() } else { format!("{text}: {reason}") }
+    if reason.is_empty() {
+        text.to_owned()
+    } else {
+        format!("{text}: {reason}")
+    }
 }

@@ -34,14 +34,26 @@ struct Entry<T> {
 
 impl<T> Tracker<T> {
     pub(super) fn new() -> Self {
-        Self { last_tag: 0, outstanding: BTreeMap::new(), bytes: 0 }
+        Self {
+            last_tag: 0,
+            outstanding: BTreeMap::new(),
+            bytes: 0,
+        }
     }
 
     /// Notes that `message` was written, as the next one on this channel.
     pub(super) fn written(&mut self, message: Outgoing, limit: Instant, waiter: T) {
         self.last_tag += 1;
         self.bytes += message.body.len();
-        self.outstanding.insert(self.last_tag, Entry { waiter: Some(waiter), message, limit, returned: None });
+        self.outstanding.insert(
+            self.last_tag,
+            Entry {
+                waiter: Some(waiter),
+                message,
+                limit,
+                returned: None,
+            },
+        );
     }
 
     pub(super) fn len(&self) -> usize {
@@ -58,7 +70,10 @@ impl<T> Tracker<T> {
     }
 
     pub(super) fn ghosts(&self) -> usize {
-        self.outstanding.values().filter(|entry| entry.waiter.is_none()).count()
+        self.outstanding
+            .values()
+            .filter(|entry| entry.waiter.is_none())
+            .count()
     }
 
     /// Marks every message that `returned` may be. Marking too many costs a duplicate, too few would lose a message;
@@ -82,10 +97,16 @@ impl<T> Tracker<T> {
     /// The waiters that `confirm` answers. Every return that came before it must have been marked.
     pub(super) fn confirm(&mut self, confirm: Confirm) -> Vec<(T, Answer)> {
         let first = if confirm.multiple { 0 } else { confirm.tag };
-        let tags: Vec<u64> = self.outstanding.range(first..=confirm.tag).map(|(tag, _)| *tag).collect();
+        let tags: Vec<u64> = self
+            .outstanding
+            .range(first..=confirm.tag)
+            .map(|(tag, _)| *tag)
+            .collect();
         let mut answered = Vec::with_capacity(tags.len());
         for tag in tags {
-            let Some(entry) = self.remove(tag) else { continue };
+            let Some(entry) = self.remove(tag) else {
+                continue;
+            };
             let answer = match (confirm.ack, entry.returned) {
                 (false, _) => Answer::Nacked,
                 (true, Some(text)) => Answer::Returned(text),
@@ -98,13 +119,20 @@ impl<T> Tracker<T> {
 
     /// The waiters whose limit has passed; their messages become ghosts.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<T> {
-        let late = self.outstanding.values_mut().filter(|entry| entry.limit <= now);
+        let late = self
+            .outstanding
+            .values_mut()
+            .filter(|entry| entry.limit <= now);
         late.filter_map(|entry| entry.waiter.take()).collect()
     }
 
     /// When the next limit passes.
     pub(super) fn next_limit(&self) -> Option<Instant> {
-        self.outstanding.values().filter(|entry| entry.waiter.is_some()).map(|entry| entry.limit).min()
+        self.outstanding
+            .values()
+            .filter(|entry| entry.waiter.is_some())
+            .map(|entry| entry.limit)
+            .min()
     }
 
     /// Moves every limit: while the broker has blocked the connection the clocks of the confirms stand still.
@@ -117,7 +145,11 @@ impl<T> Tracker<T> {
     /// Everything that will get no answer any more, oldest first, and a fresh start: the channel is gone.
     pub(super) fn take(&mut self) -> Vec<(T, Outgoing)> {
         let taken = std::mem::replace(self, Self::new());
-        taken.outstanding.into_values().filter_map(|entry| entry.waiter.map(|waiter| (waiter, entry.message))).collect()
+        taken
+            .outstanding
+            .into_values()
+            .filter_map(|entry| entry.waiter.map(|waiter| (waiter, entry.message)))
+            .collect()
     }
 
     fn remove(&mut self, tag: u64) -> Option<Entry<T>> {
@@ -140,7 +172,10 @@ mod tests {
             exchange: String::new(),
             routing_key: queue.to_owned(),
             mandatory: true,
-            properties: Properties { message_id: Some(id.to_owned()), ..Properties::default() },
+            properties: Properties {
+                message_id: Some(id.to_owned()),
+                ..Properties::default()
+            },
             headers: Headers::new(),
             body: Arc::new(vec![0; 10]),
         }
@@ -156,13 +191,21 @@ mod tests {
     }
 
     fn ack(tag: u64, multiple: bool) -> Confirm {
-        Confirm { tag, multiple, ack: true }
+        Confirm {
+            tag,
+            multiple,
+            ack: true,
+        }
     }
 
     fn tracker(ids: &[&str]) -> Tracker<String> {
         let mut tracker = Tracker::new();
         for id in ids {
-            tracker.written(message(id, "q"), monotonic() + Duration::from_secs(10), (*id).to_owned());
+            tracker.written(
+                message(id, "q"),
+                monotonic() + Duration::from_secs(10),
+                (*id).to_owned(),
+            );
         }
         tracker
     }
@@ -186,8 +229,15 @@ mod tests {
     #[test]
     fn a_nack_is_never_taken_for_an_ack() {
         let mut tracker = tracker(&["a", "b"]);
-        let answers = tracker.confirm(Confirm { tag: 2, multiple: true, ack: false });
-        assert!(answers.iter().all(|(_, answer)| *answer == Answer::Nacked), "{answers:?}");
+        let answers = tracker.confirm(Confirm {
+            tag: 2,
+            multiple: true,
+            ack: false,
+        });
+        assert!(
+            answers.iter().all(|(_, answer)| *answer == Answer::Nacked),
+            "{answers:?}"
+        );
         assert_eq!(answers.len(), 2);
     }
 
@@ -195,8 +245,11 @@ mod tests {
     fn a_return_marks_every_message_it_may_be() {
         let mut tracker = tracker(&["a", "a", "b"]);
         assert!(tracker.mark_returned(&returned("a", "q")));
-        let returned_count =
-            tracker.confirm(ack(3, true)).iter().filter(|(_, answer)| matches!(answer, Answer::Returned(_))).count();
+        let returned_count = tracker
+            .confirm(ack(3, true))
+            .iter()
+            .filter(|(_, answer)| matches!(answer, Answer::Returned(_)))
+            .count();
         assert_eq!(returned_count, 2);
     }
 
@@ -205,13 +258,19 @@ mod tests {
         let mut tracker = tracker(&["a"]);
         assert!(!tracker.mark_returned(&returned("a", "other")));
         assert!(!tracker.mark_returned(&returned("b", "q")));
-        assert_eq!(tracker.confirm(ack(1, false)), [("a".to_owned(), Answer::Confirmed)]);
+        assert_eq!(
+            tracker.confirm(ack(1, false)),
+            [("a".to_owned(), Answer::Confirmed)]
+        );
     }
 
     #[test]
     fn a_late_answer_only_frees_the_ghost() {
         let mut tracker = tracker(&["a", "b"]);
-        assert_eq!(tracker.expire(monotonic() + Duration::from_secs(11)), ["a", "b"]);
+        assert_eq!(
+            tracker.expire(monotonic() + Duration::from_secs(11)),
+            ["a", "b"]
+        );
         assert_eq!((tracker.ghosts(), tracker.len()), (2, 2));
         assert_eq!(tracker.next_limit(), None);
         assert_eq!(tracker.confirm(ack(2, true)), []);
@@ -222,7 +281,10 @@ mod tests {
     #[test]
     fn confirms_out_of_order_and_repeated_answer_once() {
         let mut tracker = tracker(&["a", "b", "c"]);
-        assert_eq!(tracker.confirm(ack(2, false)), [("b".to_owned(), Answer::Confirmed)]);
+        assert_eq!(
+            tracker.confirm(ack(2, false)),
+            [("b".to_owned(), Answer::Confirmed)]
+        );
         assert_eq!(tracker.confirm(ack(2, false)), []);
         assert_eq!(tracker.confirm(ack(3, true)).len(), 2);
         assert_eq!(tracker.confirm(ack(9, true)), []);

@@ -2,11 +2,12 @@
 //!
 //! All of it is pure: no I/O, no clock, no random numbers of its own.
 
-pub(crate) mod decide;
+mod decide;
 mod explain;
 mod ladder;
 mod policy;
 
+pub(crate) use decide::{Decision, Verdict, Wait, decide};
 pub use explain::{ExplainedAttempt, Explanation, NextStep};
 pub use ladder::{LadderError, RetryLadder, Rung};
 pub use policy::{PolicyError, RetryPolicy};

@@ -63,7 +63,7 @@ fn set_aside_share(queue: &str, exchange: &str) -> Vec<Declaration> {
 
 /// The rungs and the way home from them; nothing without rungs. A rung without its exchange and its binding home would
 /// lose every message in it, so they are declared together.
-fn retry_share(queue: &str, ladder: &RetryLadder) -> Vec<Declaration> {
+pub(crate) fn retry_share(queue: &str, ladder: &RetryLadder) -> Vec<Declaration> {
     if ladder.rungs().is_empty() {
         return Vec::new();
     }

@@ -181,6 +181,9 @@ pub(crate) trait Channel: fmt::Debug + Send {
 
     fn subscribe(&self, queue: &str) -> Result<Box<dyn Subscription + '_>, Failure>;
 
+    /// How many messages are ready in the queue.
+    fn count(&self, queue: &str) -> Result<usize, Failure>;
+
     /// Fetches one message, to be settled on this channel.
     fn pull(&self, queue: &str) -> Result<Option<Delivery>, Failure>;
 

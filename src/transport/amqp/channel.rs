@@ -4,9 +4,12 @@ use super::confirms::AmqpConfirms;
 use super::failure;
 use super::table::{amqp_properties, properties, table};
 use crate::declaration::{Declaration, ExchangeKind};
-use crate::transport::{Channel, Confirms, Delivery, Failure, Incoming, Outgoing, Returned, Subscription};
+use crate::transport::{
+    Channel, Confirms, Delivery, Failure, Incoming, Outgoing, Returned, Subscription,
+};
 use amiquip::{
-    ConsumerMessage, ConsumerOptions, ExchangeDeclareOptions, ExchangeType, FieldTable, Publish, QueueDeclareOptions,
+    ConsumerMessage, ConsumerOptions, ExchangeDeclareOptions, ExchangeType, FieldTable, Publish,
+    QueueDeclareOptions,
 };
 use crossbeam_channel::{Receiver, Select, TryRecvError};
 use std::cell::RefCell;
@@ -23,7 +26,10 @@ pub(super) struct AmqpChannel {
 
 impl AmqpChannel {
     pub(super) fn new(channel: amiquip::Channel) -> Self {
-        Self { channel, unsettled: RefCell::default() }
+        Self {
+            channel,
+            unsettled: RefCell::default(),
+        }
     }
 
     /// Takes the content out of amiquip's delivery and keeps the rest for settling.
@@ -52,24 +58,43 @@ impl AmqpChannel {
     ) -> Result<(), Failure> {
         let delivery = self.unsettled.borrow_mut().remove(&tag);
         debug_assert!(delivery.is_some(), "delivery {tag} was settled twice");
-        delivery.map_or(Ok(()), |delivery| settle(delivery, &self.channel).map_err(failure))
+        delivery.map_or(Ok(()), |delivery| {
+            settle(delivery, &self.channel).map_err(failure)
+        })
     }
 }
 
 impl fmt::Debug for AmqpChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AmqpChannel").field(&self.channel.channel_id()).finish()
+        f.debug_tuple("AmqpChannel")
+            .field(&self.channel.channel_id())
+            .finish()
     }
 }
 
 impl Channel for AmqpChannel {
     fn declare(&self, declaration: &Declaration) -> Result<(), Failure> {
         match declaration {
-            Declaration::Exchange { name, kind, durable } => {
-                let options = ExchangeDeclareOptions { durable: *durable, ..ExchangeDeclareOptions::default() };
-                self.channel.exchange_declare(exchange_type(*kind), name, options).map(drop)
+            Declaration::Exchange {
+                name,
+                kind,
+                durable,
+            } => {
+                let options = ExchangeDeclareOptions {
+                    durable: *durable,
+                    ..ExchangeDeclareOptions::default()
+                };
+                self.channel
+                    .exchange_declare(exchange_type(*kind), name, options)
+                    .map(drop)
             }
-            Declaration::Queue { name, durable, exclusive, auto_delete, arguments } => {
+            Declaration::Queue {
+                name,
+                durable,
+                exclusive,
+                auto_delete,
+                arguments,
+            } => {
                 let options = QueueDeclareOptions {
                     durable: *durable,
                     exclusive: *exclusive,
@@ -78,16 +103,22 @@ impl Channel for AmqpChannel {
                 };
                 self.channel.queue_declare(name, options).map(drop)
             }
-            Declaration::Binding { queue, exchange, routing_key } => {
-                self.channel.queue_bind(queue, exchange, routing_key, FieldTable::new())
-            }
+            Declaration::Binding {
+                queue,
+                exchange,
+                routing_key,
+            } => self
+                .channel
+                .queue_bind(queue, exchange, routing_key, FieldTable::new()),
         }
         .map_err(failure)
     }
 
     fn check(&self, declaration: &Declaration) -> Result<(), Failure> {
         match declaration {
-            Declaration::Exchange { name, .. } => self.channel.exchange_declare_passive(name).map(drop),
+            Declaration::Exchange { name, .. } => {
+                self.channel.exchange_declare_passive(name).map(drop)
+            }
             Declaration::Queue { name, .. } => self.channel.queue_declare_passive(name).map(drop),
             Declaration::Binding { .. } => Ok(()),
         }
@@ -99,9 +130,21 @@ impl Channel for AmqpChannel {
     }
 
     fn subscribe(&self, queue: &str) -> Result<Box<dyn Subscription + '_>, Failure> {
-        let consumer = self.channel.basic_consume(queue, ConsumerOptions::default()).map_err(failure)?;
+        let consumer = self
+            .channel
+            .basic_consume(queue, ConsumerOptions::default())
+            .map_err(failure)?;
         let messages = consumer.receiver().clone();
-        Ok(Box::new(AmqpSubscription { channel: self, consumer, messages }))
+        Ok(Box::new(AmqpSubscription {
+            channel: self,
+            consumer,
+            messages,
+        }))
+    }
+
+    fn count(&self, queue: &str) -> Result<usize, Failure> {
+        let queue = self.channel.queue_declare_passive(queue).map_err(failure)?;
+        Ok(queue.declared_message_count().unwrap_or(0) as usize)
     }
 
     fn pull(&self, queue: &str) -> Result<Option<Delivery>, Failure> {
@@ -114,10 +157,13 @@ impl Channel for AmqpChannel {
             return self.settle(tag, |delivery, channel| delivery.ack(channel));
         }
         let mut settled = self.unsettled.take();
-        self.unsettled.replace(settled.split_off(&tag.saturating_add(1)));
+        self.unsettled
+            .replace(settled.split_off(&tag.saturating_add(1)));
         let top = settled.remove(&tag);
         debug_assert!(top.is_some(), "delivery {tag} was settled twice");
-        top.map_or(Ok(()), |delivery| delivery.ack_multiple(&self.channel).map_err(failure))
+        top.map_or(Ok(()), |delivery| {
+            delivery.ack_multiple(&self.channel).map_err(failure)
+        })
     }
 
     fn nack(&self, tag: u64) -> Result<(), Failure> {
@@ -129,7 +175,10 @@ impl Channel for AmqpChannel {
     }
 
     fn confirms(&self) -> Result<Box<dyn Confirms>, Failure> {
-        let confirms = self.channel.listen_for_publisher_confirms().map_err(failure)?;
+        let confirms = self
+            .channel
+            .listen_for_publisher_confirms()
+            .map_err(failure)?;
         let returns = self.channel.listen_for_returns().map_err(failure)?;
         self.channel.enable_publisher_confirms().map_err(failure)?;
         Ok(Box::new(AmqpConfirms { confirms, returns }))
@@ -143,7 +192,9 @@ impl Channel for AmqpChannel {
             immediate: false,
             properties: amqp_properties(&message.properties, &message.headers),
         };
-        self.channel.basic_publish(message.exchange.clone(), publish).map_err(failure)
+        self.channel
+            .basic_publish(message.exchange.clone(), publish)
+            .map_err(failure)
     }
 
     fn close(self: Box<Self>) -> Result<(), Failure> {
@@ -185,16 +236,17 @@ impl Subscription for AmqpSubscription<'_> {
             Ok(message) => message,
             Err(TryRecvError::Empty) => return None,
             Err(TryRecvError::Disconnected) => {
-                return Some(Incoming::Ended(Failure::Lost("the connection is gone".to_owned())));
+                return Some(Incoming::Ended(Failure::Lost(
+                    "the connection is gone".to_owned(),
+                )));
             }
         };
         Some(match message {
             ConsumerMessage::Delivery(delivery) => Incoming::Delivery(self.channel.take(delivery)),
             ConsumerMessage::ServerCancelled => Incoming::Cancelled,
             ConsumerMessage::ClientCancelled => Incoming::CancelOk,
-            ConsumerMessage::ServerClosedChannel(error) | ConsumerMessage::ServerClosedConnection(error) => {
-                Incoming::Ended(failure(error))
-            }
+            ConsumerMessage::ServerClosedChannel(error)
+            | ConsumerMessage::ServerClosedConnection(error) => Incoming::Ended(failure(error)),
             ConsumerMessage::ClientClosedChannel | ConsumerMessage::ClientClosedConnection => {
                 Incoming::Ended(Failure::Lost("the channel was closed".to_owned()))
             }

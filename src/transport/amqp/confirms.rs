@@ -24,12 +24,16 @@ impl Confirms for AmqpConfirms {
 
     fn next_confirm(&self) -> Result<Option<Confirm>, Gone> {
         match self.confirms.try_recv() {
-            Ok(amiquip::Confirm::Ack(confirm)) => {
-                Ok(Some(Confirm { tag: confirm.delivery_tag, multiple: confirm.multiple, ack: true }))
-            }
-            Ok(amiquip::Confirm::Nack(confirm)) => {
-                Ok(Some(Confirm { tag: confirm.delivery_tag, multiple: confirm.multiple, ack: false }))
-            }
+            Ok(amiquip::Confirm::Ack(confirm)) => Ok(Some(Confirm {
+                tag: confirm.delivery_tag,
+                multiple: confirm.multiple,
+                ack: true,
+            })),
+            Ok(amiquip::Confirm::Nack(confirm)) => Ok(Some(Confirm {
+                tag: confirm.delivery_tag,
+                multiple: confirm.multiple,
+                ack: false,
+            })),
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => Err(Gone),
         }

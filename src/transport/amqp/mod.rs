@@ -9,7 +9,8 @@ pub(crate) mod tls;
 mod tune;
 mod url;
 
-pub(crate) use self::url::{Authentication, BrokerUrl, UrlError};
+use self::url::Authentication;
+pub(crate) use self::url::BrokerUrl;
 
 use self::channel::AmqpChannel;
 use self::socket::Socket;
@@ -41,7 +42,8 @@ pub(crate) struct AmqpTransport {
 impl Transport for AmqpTransport {
     fn dial(&self, limit: Instant, armed: &dyn Fn(KillSwitch)) -> Result<Dialled, String> {
         let tcp = self.connect(limit)?;
-        tcp.set_nodelay(true).map_err(|error| format!("TCP_NODELAY could not be set: {error}"))?;
+        tcp.set_nodelay(true)
+            .map_err(|error| format!("TCP_NODELAY could not be set: {error}"))?;
         let kill = kill_switch(&tcp)?;
         armed(kill.clone());
         let (socket, frame_max) = self.socket(tcp, limit)?;
@@ -50,7 +52,10 @@ impl Transport for AmqpTransport {
             .listen_for_connection_blocked()
             .map_err(|error| format!("the connection was lost at once: {error}"))?;
         Ok(Dialled {
-            link: Box::new(AmqpLink { connection, blocked }),
+            link: Box::new(AmqpLink {
+                connection,
+                blocked,
+            }),
             kill,
             frame_max: frame_max.get(),
         })
@@ -95,9 +100,10 @@ impl AmqpTransport {
 
     fn log_in(&self, socket: Socket, limit: Instant) -> Result<Connection, String> {
         let auth = match &self.url.authentication {
-            Authentication::Plain { user, password } => {
-                Auth::Plain { username: user.clone(), password: password.clone() }
-            }
+            Authentication::Plain { user, password } => Auth::Plain {
+                username: user.clone(),
+                password: password.clone(),
+            },
             Authentication::External => Auth::External,
         };
         let options = ConnectionOptions::<Auth>::default()
@@ -106,7 +112,11 @@ impl AmqpTransport {
             .heartbeat(self.url.heartbeat)
             .channel_max(self.url.channel_max)
             .information(Some(self.information.clone()))
-            .connection_timeout(Some(limit.saturating_duration_since(monotonic()).max(Duration::from_millis(1))));
+            .connection_timeout(Some(
+                limit
+                    .saturating_duration_since(monotonic())
+                    .max(Duration::from_millis(1)),
+            ));
         let tuning = ConnectionTuning::default().mem_channel_bound(WRITES_IN_FLIGHT);
         Connection::insecure_open_stream(socket, options, tuning).map_err(|error| match error {
             Error::InvalidCredentials => format!(
@@ -121,7 +131,9 @@ impl AmqpTransport {
 
 /// Every blocked call on this socket returns once both directions are shut down.
 fn kill_switch(tcp: &TcpStream) -> Result<KillSwitch, String> {
-    let handle = tcp.try_clone().map_err(|error| format!("the socket could not be shared: {error}"))?;
+    let handle = tcp
+        .try_clone()
+        .map_err(|error| format!("the socket could not be shared: {error}"))?;
     Ok(KillSwitch::new(move || {
         let _ = handle.shutdown(std::net::Shutdown::Both);
     }))
@@ -145,7 +157,9 @@ impl Link for AmqpLink {
 
     fn next_event(&self) -> Result<Option<LinkEvent>, Gone> {
         match self.blocked.try_recv() {
-            Ok(ConnectionBlockedNotification::Blocked(reason)) => Ok(Some(LinkEvent::Blocked(reason))),
+            Ok(ConnectionBlockedNotification::Blocked(reason)) => {
+                Ok(Some(LinkEvent::Blocked(reason)))
+            }
             Ok(ConnectionBlockedNotification::Unblocked) => Ok(Some(LinkEvent::Unblocked)),
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => Err(Gone),
@@ -160,7 +174,10 @@ impl Link for AmqpLink {
 /// amiquip's error as the seam's.
 fn failure(error: Error) -> Failure {
     match error {
-        Error::ServerClosedChannel { code, message, .. } => Failure::Refused { code, text: message },
+        Error::ServerClosedChannel { code, message, .. } => Failure::Refused {
+            code,
+            text: message,
+        },
         other => Failure::Lost(describe(&other)),
     }
 }
@@ -171,7 +188,9 @@ fn describe(error: &Error) -> String {
         Error::ServerClosedConnection { code, message } => {
             format!("the broker closed the connection: {code} {message}")
         }
-        Error::ExhaustedChannelIds => "the connection has no free channel left (channel_max)".to_owned(),
+        Error::ExhaustedChannelIds => {
+            "the connection has no free channel left (channel_max)".to_owned()
+        }
         Error::InsecureUrl { .. }
         | Error::UrlNoSocketAddrs { .. }
         | Error::ResolveUrlToSocketAddr { .. }

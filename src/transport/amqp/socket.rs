@@ -37,7 +37,14 @@ impl Socket {
     ) -> Result<(Self, FrameMax), String> {
         let session = super::tls::Session::handshake(&tcp, config, host, limit)?;
         let (tune, frame_max) = TuneWatch::new();
-        Ok((Self { tcp: non_blocking(tcp)?, tune, tls: Some(session) }, frame_max))
+        Ok((
+            Self {
+                tcp: non_blocking(tcp)?,
+                tune,
+                tls: Some(session),
+            },
+            frame_max,
+        ))
     }
 
     #[cfg(feature = "tls")]
@@ -55,7 +62,8 @@ impl Socket {
 }
 
 fn non_blocking(tcp: TcpStream) -> Result<mio::net::TcpStream, String> {
-    mio::net::TcpStream::from_stream(tcp).map_err(|error| format!("the socket could not be made non-blocking: {error}"))
+    mio::net::TcpStream::from_stream(tcp)
+        .map_err(|error| format!("the socket could not be made non-blocking: {error}"))
 }
 
 impl Read for Socket {
@@ -86,11 +94,23 @@ impl Write for Socket {
 }
 
 impl Evented for Socket {
-    fn register(&self, poll: &Poll, token: Token, interest: Ready, options: PollOpt) -> io::Result<()> {
+    fn register(
+        &self,
+        poll: &Poll,
+        token: Token,
+        interest: Ready,
+        options: PollOpt,
+    ) -> io::Result<()> {
         self.tcp.register(poll, token, interest, options)
     }
 
-    fn reregister(&self, poll: &Poll, token: Token, interest: Ready, options: PollOpt) -> io::Result<()> {
+    fn reregister(
+        &self,
+        poll: &Poll,
+        token: Token,
+        interest: Ready,
+        options: PollOpt,
+    ) -> io::Result<()> {
         self.tcp.reregister(poll, token, interest, options)
     }
 

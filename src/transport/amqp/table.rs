@@ -2,15 +2,21 @@
 
 use crate::headers::{HeaderValue, Headers};
 use crate::properties::Properties;
-use amq_protocol_types::types::DecimalValue;
 use amiquip::{AmqpProperties, AmqpValue, FieldTable};
+use amq_protocol_types::DecimalValue;
 
 pub(super) fn table(headers: &Headers) -> FieldTable {
-    headers.iter().map(|(name, value)| (name.to_owned(), amqp_value(value))).collect()
+    headers
+        .iter()
+        .map(|(name, value)| (name.to_owned(), amqp_value(value)))
+        .collect()
 }
 
 pub(super) fn headers(table: &FieldTable) -> Headers {
-    table.iter().map(|(name, value)| (name.clone(), header_value(value))).collect()
+    table
+        .iter()
+        .map(|(name, value)| (name.clone(), header_value(value)))
+        .collect()
 }
 
 fn amqp_value(value: &HeaderValue) -> AmqpValue {
@@ -25,13 +31,16 @@ fn amqp_value(value: &HeaderValue) -> AmqpValue {
         HeaderValue::I64(value) => AmqpValue::LongLongInt(*value),
         HeaderValue::F32(value) => AmqpValue::Float(*value),
         HeaderValue::F64(value) => AmqpValue::Double(*value),
-        HeaderValue::Decimal { scale, value } => {
-            AmqpValue::DecimalValue(DecimalValue { scale: *scale, value: *value })
-        }
+        HeaderValue::Decimal { scale, value } => AmqpValue::DecimalValue(DecimalValue {
+            scale: *scale,
+            value: *value,
+        }),
         HeaderValue::Text(value) => AmqpValue::LongString(value.clone()),
         HeaderValue::Bytes(value) => AmqpValue::ByteArray(value.clone()),
         HeaderValue::Timestamp(value) => AmqpValue::Timestamp(*value),
-        HeaderValue::Array(values) => AmqpValue::FieldArray(values.iter().map(amqp_value).collect()),
+        HeaderValue::Array(values) => {
+            AmqpValue::FieldArray(values.iter().map(amqp_value).collect())
+        }
         HeaderValue::Table(headers) => AmqpValue::FieldTable(table(headers)),
         HeaderValue::Void => AmqpValue::Void,
     }
@@ -49,11 +58,16 @@ fn header_value(value: &AmqpValue) -> HeaderValue {
         AmqpValue::LongLongInt(value) => HeaderValue::I64(*value),
         AmqpValue::Float(value) => HeaderValue::F32(*value),
         AmqpValue::Double(value) => HeaderValue::F64(*value),
-        AmqpValue::DecimalValue(value) => HeaderValue::Decimal { scale: value.scale, value: value.value },
+        AmqpValue::DecimalValue(value) => HeaderValue::Decimal {
+            scale: value.scale,
+            value: value.value,
+        },
         AmqpValue::LongString(value) => HeaderValue::Text(value.clone()),
         AmqpValue::ByteArray(value) => HeaderValue::Bytes(value.clone()),
         AmqpValue::Timestamp(value) => HeaderValue::Timestamp(*value),
-        AmqpValue::FieldArray(values) => HeaderValue::Array(values.iter().map(header_value).collect()),
+        AmqpValue::FieldArray(values) => {
+            HeaderValue::Array(values.iter().map(header_value).collect())
+        }
         AmqpValue::FieldTable(table) => HeaderValue::Table(headers(table)),
         AmqpValue::Void => HeaderValue::Void,
     }

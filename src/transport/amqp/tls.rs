@@ -41,7 +41,11 @@ impl TlsOptions {
 
     /// Shows the certificate chain in the first PEM file, with the private key in the second, to the broker. With
     /// `auth_mechanism=external` in the URL the broker takes it as the login.
-    pub fn client_certificate(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+    pub fn client_certificate(
+        mut self,
+        chain: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Self {
         self.client_certificate = Some((chain.into(), key.into()));
         self
     }
@@ -56,7 +60,8 @@ impl TlsOptions {
             return Ok(Arc::new(builder.with_no_client_auth()));
         };
         let chain = certificates(chain)?;
-        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{}: {error}", key.display()))?;
+        let key = PrivateKeyDer::from_pem_file(key)
+            .map_err(|error| format!("{}: {error}", key.display()))?;
         let config = builder
             .with_client_auth_cert(chain, key)
             .map_err(|error| format!("the client certificate was refused: {error}"))?;
@@ -104,15 +109,28 @@ impl Session {
         let name = ServerName::try_from(host.to_owned()).map_err(|error| failed(&error))?;
         let mut tls = ClientConnection::new(config, name).map_err(|error| failed(&error))?;
         while tls.is_handshaking() {
-            let left = limit.saturating_duration_since(crate::clock::monotonic()).max(Duration::from_millis(1));
-            tcp.set_read_timeout(Some(left)).and_then(|()| tcp.set_write_timeout(Some(left))).map_err(|e| failed(&e))?;
+            let left = limit
+                .saturating_duration_since(crate::clock::monotonic())
+                .max(Duration::from_millis(1));
+            tcp.set_read_timeout(Some(left))
+                .and_then(|()| tcp.set_write_timeout(Some(left)))
+                .map_err(|e| failed(&e))?;
             tls.complete_io(&mut tcp).map_err(|error| failed(&error))?;
         }
-        tcp.set_read_timeout(None).and_then(|()| tcp.set_write_timeout(None)).map_err(|error| failed(&error))?;
-        Ok(Self { tls, held_back: false })
+        tcp.set_read_timeout(None)
+            .and_then(|()| tcp.set_write_timeout(None))
+            .map_err(|error| failed(&error))?;
+        Ok(Self {
+            tls,
+            held_back: false,
+        })
     }
 
-    pub(super) fn read(&mut self, tcp: &mut mio::net::TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn read(
+        &mut self,
+        tcp: &mut mio::net::TcpStream,
+        buffer: &mut [u8],
+    ) -> io::Result<usize> {
         loop {
             match self.tls.reader().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -121,18 +139,32 @@ impl Session {
             if self.tls.read_tls(tcp)? == 0 {
                 return Ok(0);
             }
-            self.tls.process_new_packets().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            self.tls
+                .process_new_packets()
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         }
     }
 
-    pub(super) fn write(&mut self, tcp: &mut mio::net::TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    pub(super) fn write(
+        &mut self,
+        tcp: &mut mio::net::TcpStream,
+        bytes: &[u8],
+    ) -> io::Result<usize> {
         self.send_ciphertext(tcp)?;
         let ahead = usize::from(std::mem::take(&mut self.held_back));
-        let taken = ahead + self.tls.writer().write(bytes.get(ahead..).unwrap_or_default())?;
+        let taken = ahead
+            + self
+                .tls
+                .writer()
+                .write(bytes.get(ahead..).unwrap_or_default())?;
         match self.send_ciphertext(tcp) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.held_back = true;
-                if taken == 1 { Err(error) } else { Ok(taken - 1) }
+                if taken == 1 {
+                    Err(error)
+                } else {
+                    Ok(taken - 1)
+                }
             }
             Err(error) => Err(error),
             Ok(()) => Ok(taken),

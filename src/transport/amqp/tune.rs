@@ -36,7 +36,13 @@ pub(super) struct TuneWatch {
 impl TuneWatch {
     pub(super) fn new() -> (Self, FrameMax) {
         let frame_max = FrameMax(Arc::new(AtomicUsize::new(0)));
-        (Self { frame_max: frame_max.clone(), pending: Some(Vec::new()) }, frame_max)
+        (
+            Self {
+                frame_max: frame_max.clone(),
+                pending: Some(Vec::new()),
+            },
+            frame_max,
+        )
     }
 
     /// Takes note of bytes that arrived.
@@ -45,13 +51,20 @@ impl TuneWatch {
     ///
     /// When they cannot be the start of AMQP frames: some other protocol answers on that port.
     pub(super) fn observe(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Some(pending) = &mut self.pending else { return Ok(()) };
+        let Some(pending) = &mut self.pending else {
+            return Ok(());
+        };
         pending.extend_from_slice(bytes);
         while pending.len() >= FRAME_HEADER {
-            let payload = u32::from_be_bytes([pending[3], pending[4], pending[5], pending[6]]) as usize;
+            let payload =
+                u32::from_be_bytes([pending[3], pending[4], pending[5], pending[6]]) as usize;
             let kind = pending[0];
-            if !matches!(kind, METHOD_FRAME | HEARTBEAT_FRAME) || payload > LARGEST_HANDSHAKE_FRAME {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "the peer does not speak AMQP 0-9-1"));
+            if !matches!(kind, METHOD_FRAME | HEARTBEAT_FRAME) || payload > LARGEST_HANDSHAKE_FRAME
+            {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the peer does not speak AMQP 0-9-1",
+                ));
             }
             let frame = FRAME_HEADER + payload + 1;
             if pending.len() < frame {
@@ -59,8 +72,11 @@ impl TuneWatch {
             }
             let arguments = &pending[FRAME_HEADER..FRAME_HEADER + payload];
             if kind == METHOD_FRAME && payload >= 12 && arguments[..4] == TUNE {
-                let frame_max = u32::from_be_bytes([arguments[6], arguments[7], arguments[8], arguments[9]]);
-                self.frame_max.0.store(frame_max as usize, Ordering::Release);
+                let frame_max =
+                    u32::from_be_bytes([arguments[6], arguments[7], arguments[8], arguments[9]]);
+                self.frame_max
+                    .0
+                    .store(frame_max as usize, Ordering::Release);
                 self.pending = None;
                 return Ok(());
             }
@@ -98,7 +114,9 @@ mod tests {
     #[test]
     fn zero_is_no_limit() {
         let (mut watch, frame_max) = TuneWatch::new();
-        watch.observe(&frame(&[0, 10, 0, 30, 0, 0, 0, 0, 0, 0, 0, 0])).unwrap();
+        watch
+            .observe(&frame(&[0, 10, 0, 30, 0, 0, 0, 0, 0, 0, 0, 0]))
+            .unwrap();
         assert_eq!(frame_max.get(), usize::MAX);
     }
 
@@ -107,6 +125,10 @@ mod tests {
         let (mut watch, _) = TuneWatch::new();
         assert!(watch.observe(b"HTTP/1.1 400 Bad Request\r\n").is_err());
         let (mut watch, _) = TuneWatch::new();
-        assert!(watch.observe(&[METHOD_FRAME, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF]).is_err());
+        assert!(
+            watch
+                .observe(&[METHOD_FRAME, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF])
+                .is_err()
+        );
     }
 }

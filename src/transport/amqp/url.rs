@@ -57,11 +57,16 @@ impl fmt::Display for UrlError {
 
 impl BrokerUrl {
     pub(crate) fn parse(text: &str) -> Result<Self, UrlError> {
-        let url = Url::parse(text).map_err(|error| UrlError(format!("the URL cannot be read: {error}")))?;
+        let url = Url::parse(text)
+            .map_err(|error| UrlError(format!("the URL cannot be read: {error}")))?;
         let tls = match url.scheme() {
             "amqp" => false,
             "amqps" => true,
-            other => return Err(UrlError(format!("the URL's scheme is {other:?}, not amqp or amqps"))),
+            other => {
+                return Err(UrlError(format!(
+                    "the URL's scheme is {other:?}, not amqp or amqps"
+                )));
+            }
         };
         let host = match url.host_str() {
             None | Some("") => "localhost".to_owned(),
@@ -96,26 +101,52 @@ impl BrokerUrl {
     pub(crate) fn at(&self, address: &str) -> Result<Self, UrlError> {
         let wrong = || UrlError(format!("{address:?} is no host or host:port"));
         let url = Url::parse(&format!("amqp://{address}")).map_err(|_| wrong())?;
-        let host = url.host_str().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
-        if !url.username().is_empty() || url.password().is_some() || !matches!(url.path(), "" | "/") {
-            return Err(UrlError("a further host takes only host or host:port".to_owned()));
+        let host = url
+            .host_str()
+            .filter(|host| !host.is_empty())
+            .ok_or_else(wrong)?;
+        if !url.username().is_empty() || url.password().is_some() || !matches!(url.path(), "" | "/")
+        {
+            return Err(UrlError(
+                "a further host takes only host or host:port".to_owned(),
+            ));
         }
         let host = decode("host", host.trim_start_matches('[').trim_end_matches(']'))?;
-        Ok(Self { host, port: url.port().unwrap_or(self.port), ..self.clone() })
+        Ok(Self {
+            host,
+            port: url.port().unwrap_or(self.port),
+            ..self.clone()
+        })
     }
 
     fn set_parameter(&mut self, name: &str, value: &str) -> Result<(), UrlError> {
         let wrong = |wants: &str| UrlError(format!("the URL's parameter {name} must be {wants}"));
         match name {
-            "heartbeat" => self.heartbeat = value.parse().map_err(|_| wrong("seconds from 0 to 65535"))?,
-            "channel_max" => self.channel_max = value.parse().map_err(|_| wrong("a number from 0 to 65535"))?,
+            "heartbeat" => {
+                self.heartbeat = value
+                    .parse()
+                    .map_err(|_| wrong("seconds from 0 to 65535"))?
+            }
+            "channel_max" => {
+                self.channel_max = value
+                    .parse()
+                    .map_err(|_| wrong("a number from 0 to 65535"))?
+            }
             "connection_timeout" => {
-                let millis = value.parse().map_err(|_| wrong("a number of milliseconds"))?;
+                let millis = value
+                    .parse()
+                    .map_err(|_| wrong("a number of milliseconds"))?;
                 self.connection_timeout = Some(Duration::from_millis(millis));
             }
-            "auth_mechanism" if value == "external" => self.authentication = Authentication::External,
+            "auth_mechanism" if value == "external" => {
+                self.authentication = Authentication::External
+            }
             "auth_mechanism" => return Err(wrong("external, when it is given")),
-            other => return Err(UrlError(format!("the URL's parameter {other:?} is not known"))),
+            other => {
+                return Err(UrlError(format!(
+                    "the URL's parameter {other:?} is not known"
+                )));
+            }
         }
         Ok(())
     }
@@ -135,14 +166,27 @@ impl fmt::Debug for BrokerUrl {
 fn virtual_host(url: &Url) -> Result<String, UrlError> {
     let path = url.path().strip_prefix('/').unwrap_or_default();
     if path.contains('/') {
-        return Err(UrlError("a slash inside the URL's virtual host must be written %2f".to_owned()));
+        return Err(UrlError(
+            "a slash inside the URL's virtual host must be written %2f".to_owned(),
+        ));
     }
-    Ok(if path.is_empty() { "/".to_owned() } else { decode("virtual host", path)? })
+    Ok(if path.is_empty() {
+        "/".to_owned()
+    } else {
+        decode("virtual host", path)?
+    })
 }
 
 fn credentials(url: &Url) -> Result<Authentication, UrlError> {
-    let user = if url.username().is_empty() { "guest".to_owned() } else { decode("user", url.username())? };
-    let password = url.password().map_or_else(|| Ok("guest".to_owned()), |password| decode("password", password))?;
+    let user = if url.username().is_empty() {
+        "guest".to_owned()
+    } else {
+        decode("user", url.username())?
+    };
+    let password = url.password().map_or_else(
+        || Ok("guest".to_owned()),
+        |password| decode("password", password),
+    )?;
     Ok(Authentication::Plain { user, password })
 }
 
@@ -162,13 +206,19 @@ mod tests {
     }
 
     fn plain(user: &str, password: &str) -> Authentication {
-        Authentication::Plain { user: user.to_owned(), password: password.to_owned() }
+        Authentication::Plain {
+            user: user.to_owned(),
+            password: password.to_owned(),
+        }
     }
 
     #[test]
     fn defaults_are_the_brokers_own() {
         let url = parse("amqp://");
-        assert_eq!((url.host.as_str(), url.port, url.virtual_host.as_str()), ("localhost", 5672, "/"));
+        assert_eq!(
+            (url.host.as_str(), url.port, url.virtual_host.as_str()),
+            ("localhost", 5672, "/")
+        );
         assert_eq!(url.authentication, plain("guest", "guest"));
         assert_eq!(parse("amqps://broker").port, 5671);
         assert_eq!(parse("amqp://broker/").virtual_host, "/");
@@ -176,20 +226,28 @@ mod tests {
 
     #[test]
     fn every_part_is_decoded() {
-        let url = parse("amqp://us%61er:p%40ss%3A%2F@[::1]:5673/v%2Fhost?heartbeat=3&channel_max=8&connection_timeout=250");
+        let url = parse(
+            "amqp://us%61er:p%40ss%3A%2F@[::1]:5673/v%2Fhost?heartbeat=3&channel_max=8&connection_timeout=250",
+        );
         assert_eq!(url.authentication, plain("usaer", "p@ss:/"));
         assert_eq!(url.address(), "[::1]:5673");
         assert_eq!(url.virtual_host, "v/host");
         assert_eq!((url.heartbeat, url.channel_max), (3, 8));
         assert_eq!(url.connection_timeout, Some(Duration::from_millis(250)));
-        assert_eq!(parse("amqp://h?auth_mechanism=external").authentication, Authentication::External);
+        assert_eq!(
+            parse("amqp://h?auth_mechanism=external").authentication,
+            Authentication::External
+        );
     }
 
     #[test]
     fn further_hosts_keep_the_login() {
         let first = parse("amqp://user:secret@one:5673/orders");
         let second = first.at("two:5674").unwrap();
-        assert_eq!((second.address().as_str(), second.virtual_host.as_str()), ("two:5674", "orders"));
+        assert_eq!(
+            (second.address().as_str(), second.virtual_host.as_str()),
+            ("two:5674", "orders")
+        );
         assert_eq!(second.authentication, first.authentication);
         assert_eq!(first.at("two").unwrap().port, 5673);
         assert!(first.at("").is_err());
@@ -203,7 +261,10 @@ mod tests {
             ("amqp://user:secret@h/a/b", "virtual host"),
             ("amqp://user:secret@h?heartbeat=secret", "heartbeat"),
             ("amqp://user:secret@h?frame_max=1", "frame_max"),
-            ("amqp://user:secret@h?auth_mechanism=plain", "auth_mechanism"),
+            (
+                "amqp://user:secret@h?auth_mechanism=plain",
+                "auth_mechanism",
+            ),
             ("amqp://user:secret@h:99999", "port"),
             ("amqp://user:%FFsecret@h", "password"),
         ] {
@@ -216,6 +277,9 @@ mod tests {
     #[test]
     fn debug_output_hides_credentials() {
         let shown = format!("{:?}", parse("amqp://user:secret@h"));
-        assert!(shown.contains("h:5672") && !shown.contains("secret"), "{shown}");
+        assert!(
+            shown.contains("h:5672") && !shown.contains("secret"),
+            "{shown}"
+        );
     }
 }

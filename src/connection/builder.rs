@@ -1,0 +1,192 @@
+//! How a connection is made.
+
+use super::Connection;
+use crate::error::Error;
+use crate::metrics::{Metrics, Observer};
+use crate::retry::RetryPolicy;
+use crate::transport::Transport;
+#[cfg(feature = "tls")]
+use crate::transport::amqp::tls::TlsOptions;
+use crate::transport::amqp::{AmqpTransport, BrokerUrl};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+const DEFAULT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const DEFAULT_RETRY_THRESHOLD: Duration = Duration::from_secs(30);
+const DEFAULT_PREFETCH: Option<u32> = None;
+
+/// How a connection is made. Made by [`Connection::builder`]; [`open`](Self::open) ends it.
+///
+/// ```no_run
+/// use rungmq::{Connection, RetryPolicy};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mq = Connection::builder("amqp://guest:guest@localhost:5672")
+///     .origin("checkout@pod-7")
+///     .retry_policy(RetryPolicy::exponential(5, Duration::from_secs(1), Duration::from_secs(60))?)
+///     .confirm_timeout(Duration::from_secs(5))
+///     .open()?;
+/// # let _ = mq;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "no connection is made until it is opened"]
+pub struct ConnectionBuilder {
+    url: String,
+    hosts: Vec<String>,
+    pub(super) origin: Option<String>,
+    pub(super) policy: RetryPolicy,
+    pub(super) threshold: Duration,
+    pub(super) prefetch: Option<u32>,
+    pub(super) confirm_timeout: Duration,
+    connect_timeout: Option<Duration>,
+    heartbeat: Option<Duration>,
+    pub(super) metrics: Metrics,
+    #[cfg(feature = "tls")]
+    tls: TlsOptions,
+}
+
+impl ConnectionBuilder {
+    pub(super) fn new(url: String) -> Self {
+        Self {
+            url,
+            hosts: Vec::new(),
+            origin: None,
+            policy: RetryPolicy::none(),
+            threshold: DEFAULT_RETRY_THRESHOLD,
+            prefetch: DEFAULT_PREFETCH,
+            confirm_timeout: DEFAULT_CONFIRM_TIMEOUT,
+            connect_timeout: None,
+            heartbeat: None,
+            metrics: Metrics::default(),
+            #[cfg(feature = "tls")]
+            tls: TlsOptions::default(),
+        }
+    }
+
+    /// Further addresses, `host` or `host:port`, with the URL's login. Each attempt to connect tries all of them in turn,
+    /// the URL's own first. There are none by default.
+    pub fn hosts<H: Into<String>>(mut self, hosts: impl IntoIterator<Item = H>) -> Self {
+        self.hosts = hosts.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Who publishes, as `service@host`: the `x-acemq-origin` of messages published here. Defaults to `rungmq@{hostname}`.
+    pub fn origin(mut self, origin: impl Into<String>) -> Self {
+        self.origin = Some(origin.into());
+        self
+    }
+
+    /// The retry policy of consumers that name none. Defaults to [`RetryPolicy::none`].
+    pub fn retry_policy(mut self, policy: RetryPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// From this delay on a retry waits on the broker, for consumers that name no threshold. Defaults to 30 s; zero is
+    /// never on the broker.
+    pub fn retry_threshold(mut self, threshold: Duration) -> Self {
+        self.threshold = threshold;
+        self
+    }
+
+    /// The prefetch of consumers that name none, from 1 to 65535. Defaults to 20, or to the consumer's concurrency if that
+    /// is larger.
+    pub fn prefetch(mut self, deliveries: u32) -> Self {
+        self.prefetch = Some(deliveries);
+        self
+    }
+
+    /// How long a publish or a copy waits for the broker's confirm. Defaults to 10 s. After that it is unknown whether
+    /// the broker has the message.
+    pub fn confirm_timeout(mut self, timeout: Duration) -> Self {
+        self.confirm_timeout = timeout;
+        self
+    }
+
+    /// How long one attempt to connect to one address may take, and how long any call to the broker. Defaults to 10 s, or to
+    /// the URL's `connection_timeout`.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = Some(timeout);
+        self
+    }
+
+    /// The heartbeat that is asked for, in whole seconds, rounded up; the broker may insist on a shorter one. A dead peer is
+    /// noticed after about twice that. Defaults to 10 s, or to the URL's `heartbeat`; zero turns heartbeats off.
+    pub fn heartbeat(mut self, interval: Duration) -> Self {
+        self.heartbeat = Some(interval);
+        self
+    }
+
+    /// Who hears of everything worth measuring. Nobody does by default.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.metrics = Metrics::new(Arc::new(observer));
+        self
+    }
+
+    /// How `amqps://` connections verify the broker. Defaults to the system's certificate authorities.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, options: TlsOptions) -> Self {
+        self.tls = options;
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Configuration`] when the URL or an option cannot be used, [`Error::Connect`] when no address could be reached
+    /// or logged in to within the limit.
+    pub fn open(self) -> Result<Connection, Error> {
+        let unusable = |error: &dyn fmt::Display| Error::Configuration(error.to_string());
+        let mut url = BrokerUrl::parse(&self.url).map_err(|error| unusable(&error))?;
+        if let Some(interval) = self.heartbeat {
+            let seconds = interval.as_millis().div_ceil(1000);
+            url.heartbeat = u16::try_from(seconds)
+                .map_err(|_| unusable(&"the heartbeat is longer than 65535 s"))?;
+        }
+        let limit = self
+            .connect_timeout
+            .or(url.connection_timeout)
+            .unwrap_or(DEFAULT_CONNECT_TIMEOUT);
+        let mut urls = vec![url.clone()];
+        for host in &self.hosts {
+            urls.push(url.at(host).map_err(|error| unusable(&error))?);
+        }
+        let transports = urls
+            .into_iter()
+            .map(|url| self.transport(url))
+            .collect::<Result<Vec<_>, _>>()?;
+        Connection::open_over(self, transports, limit)
+    }
+
+    fn transport(&self, url: BrokerUrl) -> Result<Arc<dyn Transport>, Error> {
+        #[cfg(not(feature = "tls"))]
+        if url.tls {
+            let text = "an amqps:// URL needs the feature `tls` of rungmq".to_owned();
+            return Err(Error::Configuration(text));
+        }
+        Ok(Arc::new(AmqpTransport {
+            information: format!("rungmq {}", env!("CARGO_PKG_VERSION")),
+            #[cfg(feature = "tls")]
+            tls: url
+                .tls
+                .then(|| self.tls.config())
+                .transpose()
+                .map_err(Error::Configuration)?,
+            url,
+        }))
+    }
+}
+
+impl fmt::Debug for ConnectionBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionBuilder")
+            .field("origin", &self.origin)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}

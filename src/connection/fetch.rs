@@ -1,0 +1,138 @@
+//! Taking single messages out of queues, and moving dead letters back.
+
+use super::Connection;
+use crate::copy::replayed;
+use crate::envelope::Envelope;
+use crate::error::Error;
+use crate::id::new_id;
+use crate::message::{Message, Opened};
+use crate::naming;
+use crate::publish::{PublishError, PublishErrorKind};
+use crate::transport::{Channel, Delivery, Failure};
+use crossbeam_channel::{bounded, select};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+impl Connection {
+    /// Takes one message out of a queue, or `None` when the queue is empty.
+    ///
+    /// The message is acknowledged before it is returned, so it is lost if the process ends right then: this is for tools and
+    /// tests that look into dead-letter and parked queues. To handle messages, [`consume`](Self::consume) them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broker`] when the queue does not exist or may not be read; [`Error::Timeout`] and
+    /// [`Error::ConnectionLost`].
+    pub fn pull(&self, queue: &str) -> Result<Option<Message<Vec<u8>>>, Error> {
+        naming::check("queue", queue)?;
+        let name = queue.to_owned();
+        let limit = self.0.core.services.call_timeout;
+        let pulled = self.on_channel(
+            &format!("pulling from the queue {queue:?}"),
+            limit,
+            move |channel| {
+                let Some(delivery) = channel.pull(&name)? else {
+                    return Ok(None);
+                };
+                channel.ack(delivery.tag, false)?;
+                Ok(Some(delivery))
+            },
+        )?;
+        Ok(pulled.map(|delivery| {
+            let payload = delivery.body.to_vec();
+            Message::new(payload, Arc::new(self.read(delivery)))
+        }))
+    }
+
+    /// Moves the dead letters of a queue back to it, to be handled afresh: attempt 1, without an error, and its age counted
+    /// from now. Where each was first published stays known. Returns how many were moved.
+    ///
+    /// Each is acknowledged in `{queue}.dlq` only after the broker has confirmed it in the queue. It ends after as many
+    /// messages as the dead-letter queue held at first, so that messages that fail again at once do not go round for ever.
+    ///
+    /// # Errors
+    ///
+    /// The first failure ends it; the messages moved before it stay moved, and no message is lost.
+    pub fn replay(&self, queue: &str) -> Result<usize, Error> {
+        let dead_letters = naming::dead_letter_queue(queue);
+        naming::check("dead-letter queue", &dead_letters)?;
+        let (source, services) = (queue.to_owned(), self.0.core.services.clone());
+        let what = format!("replaying the queue {dead_letters:?}");
+        let (moved, failed) = self.on_channel(&what, Duration::MAX, move |channel| {
+            let mut moved = 0;
+            let held = channel.count(&dead_letters)?;
+            while moved < held {
+                let Some(delivery) = channel.pull(&dead_letters)? else {
+                    break;
+                };
+                let tag = delivery.tag;
+                let now = services.clock.epoch_millis();
+                let opened = open(delivery, now);
+                let message = replayed(&opened, &source, now, services.link.frame_max());
+                match PublishErrorKind::of(services.publisher.publish(message)) {
+                    None => channel.ack(tag, false)?,
+                    Some(kind) => {
+                        channel.nack(tag)?;
+                        return Ok((moved, Some(kind)));
+                    }
+                }
+                moved += 1;
+            }
+            Ok((moved, None))
+        })?;
+        match failed {
+            None => Ok(moved),
+            Some(kind) => Err(PublishError::new(kind, None).into()),
+        }
+    }
+
+    fn read(&self, delivery: Delivery) -> Opened {
+        open(delivery, self.0.core.services.clock.epoch_millis())
+    }
+
+    /// Runs `work` on a throw-away channel, on a thread of its own: no call to the broker is made on a caller's thread.
+    fn on_channel<R: Send + 'static>(
+        &self,
+        what: &str,
+        limit: Duration,
+        work: impl FnOnce(&dyn Channel) -> Result<R, Failure> + Send + 'static,
+    ) -> Result<R, Error> {
+        let core = &self.0.core;
+        core.status.check()?;
+        let (reply, answer) = bounded(1);
+        let (link, open_limit) = (core.services.link.clone(), core.services.call_timeout);
+        let errand = move || {
+            let result = link.open_channel(open_limit).and_then(|channel| {
+                let done = work(channel.as_ref())?;
+                channel.close()?;
+                Ok(done)
+            });
+            drop(reply.send(result));
+        };
+        thread::Builder::new()
+            .name("rungmq-errand".to_owned())
+            .spawn(errand)
+            .map_err(|error| {
+                Error::Configuration(format!("no thread could be started: {error}"))
+            })?;
+        let link = &core.services.link;
+        select! {
+            recv(answer) -> result => result.unwrap_or_else(|_| Err(link.lost())),
+            recv(link.gone()) -> _ => Err(link.lost()),
+            default(limit) => Err(Failure::TimedOut),
+        }
+        .map_err(|failure| Error::broker(what.to_owned(), failure))
+    }
+}
+
+fn open(delivery: Delivery, now_millis: i64) -> Opened {
+    let envelope = Envelope::read(
+        &delivery.properties,
+        &delivery.headers,
+        &delivery.routing_key,
+        now_millis,
+        new_id,
+    );
+    Opened::new(delivery, envelope)
+}

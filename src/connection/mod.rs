@@ -1,0 +1,336 @@
+//! The connection: the handle that a service holds, and what stands behind it.
+
+mod apply;
+mod builder;
+mod fetch;
+mod supervisor;
+
+pub use builder::ConnectionBuilder;
+
+use crate::ack::Answer;
+use crate::clock::SystemClock;
+use crate::consumer::{Consumer, ConsumerBuilder, Registrar, Services};
+use crate::envelope::Envelope;
+use crate::error::Error;
+use crate::link::{Admin, Dialler, Link, LinkNotice, Sockets};
+use crate::message::Message;
+use crate::publish::{Publish, PublishError, PublishErrorKind};
+use crate::publisher::{Publisher, PublisherSettings};
+use crate::retry::RetryPolicy;
+use crate::shutdown::Deadline;
+use crate::transport::{Outgoing, Transport};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use supervisor::{Command, Status, Supervisor};
+
+/// What [`Connection::close`] allows.
+const DEFAULT_CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How many publishes of a batch are prepared at a time.
+const BATCH: usize = 1024;
+
+/// A connection to RabbitMQ: publishes, consumes, declares, and closes by a deadline.
+///
+/// A cheap handle: clones are the same connection, and may be used from any thread. It holds two sockets, so that
+/// acknowledgements are never stuck behind publishes that the broker has blocked.
+///
+/// Dropping the last handle without [`close`](Self::close) stops everything at once, as `close_within(Duration::ZERO)` does,
+/// and never hangs: unsettled deliveries are delivered again. A handler that holds a clone keeps the connection open.
+///
+/// ```no_run
+/// use rungmq::{Ack, Connection, Message};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mq = Connection::open("amqp://localhost")?;
+/// mq.consume("orders.new", |message: Message<String>| {
+///     println!("{}", message.payload());
+///     Ack::accept()
+/// })?;
+/// mq.wait()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Connection(Arc<Handle>);
+
+/// The public handles share this; internals never hold it, so that its drop is the end.
+struct Handle {
+    core: Arc<Core>,
+}
+
+/// What the handles and the supervisor share.
+struct Core {
+    settings: ConnectionSettings,
+    services: Services,
+    status: Status,
+}
+
+struct ConnectionSettings {
+    origin: String,
+    policy: RetryPolicy,
+    threshold: Duration,
+    prefetch: Option<u32>,
+}
+
+impl Connection {
+    /// Connects with every option at its default.
+    ///
+    /// # Errors
+    ///
+    /// As [`ConnectionBuilder::open`].
+    pub fn open(url: impl Into<String>) -> Result<Self, Error> {
+        Self::builder(url).open()
+    }
+
+    /// How a connection to `url` is made: `amqp://user:password@host:port/virtual-host`, or `amqps://` with the feature
+    /// `tls`.
+    ///
+    /// Whatever is missing has RabbitMQ's default: `guest`, `localhost`, 5672 (5671 for TLS), `/`. Parameters are `heartbeat`
+    /// (s), `channel_max`, `connection_timeout` (ms) and `auth_mechanism=external`.
+    pub fn builder(url: impl Into<String>) -> ConnectionBuilder {
+        ConnectionBuilder::new(url.into())
+    }
+
+    fn open_over(
+        builder: ConnectionBuilder,
+        transports: Vec<Arc<dyn Transport>>,
+        limit: Duration,
+    ) -> Result<Self, Error> {
+        let no_thread = |error: std::io::Error| {
+            Error::Configuration(format!("no thread could be started: {error}"))
+        };
+        let sockets = Sockets::default();
+        let dialler = Arc::new(Dialler::new(transports, limit, sockets.clone()));
+        let dialled = dialler.dial().map_err(|error| Error::Connect {
+            address: error.address,
+            reason: error.reason,
+        })?;
+        let supervisor = Supervisor::new(sockets);
+        let commands = supervisor.commands();
+        let link = Link::start(dialled, "consume", move |notice: LinkNotice| {
+            drop(commands.send(Command::Notice(notice)));
+        })
+        .map_err(no_thread)?;
+        let (publisher, publisher_ended) = Publisher::start(PublisherSettings {
+            dialler,
+            metrics: builder.metrics.clone(),
+            confirm_timeout: builder.confirm_timeout,
+            connect_timeout: limit,
+        })
+        .map_err(no_thread)?;
+        let services = Services {
+            admin: Admin::start(link.clone(), limit).map_err(no_thread)?,
+            link,
+            publisher,
+            clock: Arc::new(SystemClock),
+            metrics: builder.metrics,
+            call_timeout: limit,
+        };
+        let core = Arc::new(Core {
+            settings: ConnectionSettings {
+                origin: builder.origin.unwrap_or_else(default_origin),
+                policy: builder.policy,
+                threshold: builder.threshold,
+                prefetch: builder.prefetch,
+            },
+            status: Status::new(supervisor.commands()),
+            services: services.clone(),
+        });
+        supervisor
+            .start(core.status.clone(), services, publisher_ended)
+            .map_err(no_thread)?;
+        Ok(Self(Arc::new(Handle { core })))
+    }
+
+    /// Publishes a JSON payload to an exchange and waits until the broker has it; returns the message's envelope.
+    ///
+    /// The message is persistent. Without [`Publish::mandatory`] a message that no queue takes is dropped by the broker and
+    /// is no error.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`]: its predicates tell whether the broker may have the message, and it gives the message back.
+    pub fn publish<T: Serialize + ?Sized>(
+        &self,
+        exchange: &str,
+        routing_key: &str,
+        payload: &T,
+    ) -> Result<Envelope, PublishError> {
+        let message = Publish::json(payload).map_err(|error| PublishError::encoding(&error))?;
+        self.publish_with(message.exchange(exchange).routing_key(routing_key))
+    }
+
+    /// Publishes a message and waits until the broker has it; returns the message's envelope.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`].
+    pub fn publish_with(&self, message: Publish) -> Result<Envelope, PublishError> {
+        let (envelope, outgoing) = match self.prepare(&message) {
+            Ok(prepared) => prepared,
+            Err(kind) => return Err(PublishError::new(kind, Some(message))),
+        };
+        match PublishErrorKind::of(self.0.core.services.publisher.publish(outgoing)) {
+            None => Ok(envelope),
+            Some(kind) => Err(PublishError::new(kind, Some(message))),
+        }
+    }
+
+    /// Publishes many messages, many of them in flight at a time, and waits until each has its answer. The results stand in
+    /// the order of the messages; one failure stops none of the others.
+    pub fn publish_all(
+        &self,
+        messages: impl IntoIterator<Item = Publish>,
+    ) -> Vec<Result<Envelope, PublishError>> {
+        let mut results = Vec::new();
+        let mut messages = messages.into_iter().peekable();
+        while messages.peek().is_some() {
+            results.extend(self.publish_batch(messages.by_ref().take(BATCH).collect()));
+        }
+        results
+    }
+
+    fn publish_batch(&self, messages: Vec<Publish>) -> Vec<Result<Envelope, PublishError>> {
+        let mut outgoing = Vec::with_capacity(messages.len());
+        let mut prepared = Vec::with_capacity(messages.len());
+        for message in messages {
+            prepared.push(match self.prepare(&message) {
+                Ok((envelope, ready)) => {
+                    outgoing.push(ready);
+                    Ok((message, envelope))
+                }
+                Err(kind) => Err(PublishError::new(kind, Some(message))),
+            });
+        }
+        let mut answers = self
+            .0
+            .core
+            .services
+            .publisher
+            .publish_all(outgoing)
+            .into_iter();
+        let mut finish = |(message, envelope)| match answers.next().and_then(PublishErrorKind::of) {
+            None => Ok(envelope),
+            Some(kind) => Err(PublishError::new(kind, Some(message))),
+        };
+        prepared
+            .into_iter()
+            .map(|prepared| prepared.and_then(&mut finish))
+            .collect()
+    }
+
+    fn prepare(&self, message: &Publish) -> Result<(Envelope, Outgoing), PublishErrorKind> {
+        let core = &self.0.core;
+        if let Err(error) = core.status.check() {
+            return Err(PublishErrorKind::NotSent(error.to_string()));
+        }
+        let now = core.services.clock.epoch_millis();
+        message.outgoing(&core.settings.origin, now, core.services.link.frame_max())
+    }
+
+    /// Consumes a queue with every option at its default: `handle` is called for each delivery, one at a time, with the
+    /// JSON payload decoded.
+    ///
+    /// What it returns settles the message: `()` or `Ok` accepts it, `Err` tries it again as the retry policy says, an
+    /// [`Ack`](crate::Ack) says precisely what is to become of it. A panic counts as an error.
+    ///
+    /// # Errors
+    ///
+    /// As [`ConsumerBuilder::start`].
+    pub fn consume<T, R, F>(&self, queue: &str, handle: F) -> Result<Consumer, Error>
+    where
+        T: DeserializeOwned + 'static,
+        R: Answer,
+        F: Fn(Message<T>) -> R + Send + Sync + 'static,
+    {
+        self.consumer(queue).start(handle)
+    }
+
+    /// How a queue is consumed: concurrency, prefetch, retry policy, codec.
+    pub fn consumer(&self, queue: impl Into<String>) -> ConsumerBuilder<'_> {
+        let settings = &self.0.core.settings;
+        let builder = ConsumerBuilder::new(
+            &*self.0.core,
+            queue.into(),
+            settings.policy.clone(),
+            settings.threshold,
+        );
+        match settings.prefetch {
+            Some(prefetch) => builder.prefetch(prefetch),
+            None => builder,
+        }
+    }
+
+    /// Whether the connection is up: not closed, not closing, not lost.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.0.core.status.check().is_ok()
+    }
+
+    /// Closes within 20 s. See [`close_within`](Self::close_within).
+    ///
+    /// # Errors
+    ///
+    /// As [`close_within`](Self::close_within).
+    pub fn close(&self) -> Result<(), Error> {
+        self.close_within(DEFAULT_CLOSE_TIMEOUT)
+    }
+
+    /// Stops every consumer, lets running handlers finish, and closes, all of it within `timeout`, and at most a second more
+    /// when the broker does not answer. `Duration::ZERO` does not wait for handlers.
+    ///
+    /// Deliveries that were not started go back to their queues, and so do messages that wait in a worker for their next
+    /// attempt, each with its attempt unchanged. A handler that returns before the deadline is settled as always. One that
+    /// still runs then runs on in its thread, and its outcome is thrown away.
+    ///
+    /// Any thread may call it, also one that waits for signals. A second call returns `Ok` at once when the connection
+    /// has been closed, and waits with the first when it has not; the earlier deadline counts for both.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Drain`] names the deliveries that were left behind; they will be delivered again.
+    pub fn close_within(&self, timeout: Duration) -> Result<(), Error> {
+        self.0.core.status.close(Deadline::within(timeout), timeout)
+    }
+
+    /// Blocks until the connection has been closed, by any thread.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ConnectionLost`] when it was lost instead.
+    pub fn wait(&self) -> Result<(), Error> {
+        self.0.core.status.wait()
+    }
+}
+
+impl Registrar for Core {
+    fn services(&self) -> Result<Services, Error> {
+        self.status.check()?;
+        Ok(self.services.clone())
+    }
+
+    fn register(&self, consumer: &Consumer) {
+        self.status.register(consumer);
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.core.status.abandon();
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("running", &self.is_running())
+            .finish_non_exhaustive()
+    }
+}
+
+fn default_origin() -> String {
+    let host = gethostname::gethostname().to_string_lossy().into_owned();
+    format!("rungmq@{}", if host.is_empty() { "unknown" } else { &host })
+}

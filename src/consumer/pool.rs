@@ -1,0 +1,316 @@
+//! The workers: threads that take deliveries, run the handler, and sleep the short waits.
+//!
+//! Taking a delivery is starting it: what nobody has taken can still be taken back. A worker needs one of `concurrency`
+//! permits to take one, and gives it back while it waits; so the pool grows, up to a thread for every delivery there can
+//! be, and messages that wait never stop healthy ones.
+
+use super::handler::{Handler, panicked};
+use super::task::{InFlight, Task};
+use crate::clock::Clock;
+use crate::envelope::Envelope;
+use crate::id::new_id;
+use crate::link::Generation;
+use crate::message::Opened;
+use crate::metrics::Metrics;
+use crate::retry::{Decision, RetryPolicy, Verdict, Wait, decide};
+use crate::transport::Delivery;
+use crossbeam_channel::{Sender, select};
+use log::warn;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A wait holds its delivery, and the broker closes a channel whose delivery is held for 30 minutes.
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
+
+/// What a worker tells the consumer thread.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) tag: u64,
+    pub(super) news: News,
+}
+
+#[derive(Debug)]
+pub(super) enum News {
+    Answered {
+        decision: Decision,
+        in_flight: InFlight,
+    },
+    WaitOver,
+    /// A wait for a missing rung asks for it again.
+    AskAgain,
+}
+
+/// Where the workers' reports on the deliveries of one subscription go.
+#[derive(Clone, Debug)]
+pub(super) struct Reporter {
+    pub(super) generation: Arc<Generation>,
+    pub(super) reports: Sender<Report>,
+}
+
+impl Reporter {
+    /// When nobody listens any more the subscription is over, and what is reported is dropped, which counts it.
+    fn report(&self, tag: u64, news: News) {
+        drop(self.reports.send(Report { tag, news }));
+    }
+}
+
+/// A delivery for a worker.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) delivery: Delivery,
+    pub(super) task: Arc<Task>,
+    pub(super) reporter: Reporter,
+}
+
+/// A wait for a worker, in place of a rung that is missing. It needs no permit.
+#[derive(Debug)]
+pub(super) struct WaitJob {
+    pub(super) tag: u64,
+    pub(super) until: Instant,
+    /// What to report when it is over.
+    pub(super) then: News,
+    pub(super) reporter: Reporter,
+}
+
+/// What workers need to know.
+pub(super) struct Work {
+    pub(super) queue: Arc<str>,
+    pub(super) handler: Handler,
+    pub(super) policy: RetryPolicy,
+    pub(super) threshold: Duration,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) metrics: Metrics,
+    pub(super) in_flight: Arc<AtomicUsize>,
+    pub(super) concurrency: usize,
+}
+
+pub(super) struct Pool(Arc<Shared>);
+
+struct Shared {
+    work: Work,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    waits: VecDeque<WaitJob>,
+    /// Permits in use.
+    running: usize,
+    idle: usize,
+    threads: usize,
+    closed: bool,
+}
+
+impl Pool {
+    pub(super) fn new(work: Work) -> Self {
+        Self(Arc::new(Shared {
+            work,
+            state: Mutex::default(),
+            wake: Condvar::new(),
+        }))
+    }
+
+    pub(super) fn push(&self, jobs: impl IntoIterator<Item = Job>) {
+        self.0.state.lock().jobs.extend(jobs);
+        self.provide_workers();
+    }
+
+    pub(super) fn push_wait(&self, wait: WaitJob) {
+        self.0.state.lock().waits.push_back(wait);
+        self.provide_workers();
+    }
+
+    /// Wakes or starts as many workers as there is work for.
+    pub(super) fn provide_workers(&self) {
+        let mut state = self.0.state.lock();
+        let wanted = state.wanted(self.0.work.concurrency);
+        for _ in 0..wanted.min(state.idle) {
+            self.0.wake.notify_one();
+        }
+        for _ in state.idle..wanted {
+            state.threads += 1;
+            let shared = self.0.clone();
+            let name = format!("rungmq-worker-{}", self.0.work.queue);
+            if let Err(error) = thread::Builder::new()
+                .name(name)
+                .spawn(move || shared.run())
+            {
+                state.threads -= 1;
+                warn!(
+                    "{}: no further worker thread could be started: {error}",
+                    self.0.work.queue
+                );
+                return;
+            }
+        }
+    }
+
+    /// Takes back every delivery that no worker has taken, in order.
+    pub(super) fn take_back(&self) -> Vec<Job> {
+        self.0.state.lock().jobs.drain(..).collect()
+    }
+
+    /// Lets the workers end, each after what it is doing.
+    pub(super) fn close(&self) {
+        let mut state = self.0.state.lock();
+        state.closed = true;
+        state.waits.clear();
+        self.0.wake.notify_all();
+    }
+}
+
+impl State {
+    /// How many workers could start something now.
+    fn wanted(&self, concurrency: usize) -> usize {
+        self.waits.len()
+            + self
+                .jobs
+                .len()
+                .min(concurrency.saturating_sub(self.running))
+    }
+
+    fn next(&mut self, concurrency: usize) -> Option<Next> {
+        if let Some(wait) = self.waits.pop_front() {
+            return Some(Next::Wait(wait));
+        }
+        if self.running < concurrency {
+            let job = self.jobs.pop_front()?;
+            self.running += 1;
+            return Some(Next::Job(job));
+        }
+        None
+    }
+}
+
+enum Next {
+    Job(Job),
+    Wait(WaitJob),
+}
+
+impl Shared {
+    /// A worker's life.
+    fn run(&self) {
+        let mut state = self.state.lock();
+        loop {
+            match state.next(self.work.concurrency) {
+                Some(next) => {
+                    drop(state);
+                    match next {
+                        Next::Job(job) => self.serve(job),
+                        Next::Wait(wait) => {
+                            self.wait(wait.tag, wait.until, wait.then, &wait.reporter)
+                        }
+                    }
+                    state = self.state.lock();
+                }
+                None if state.closed || state.threads > self.work.concurrency => break,
+                None => {
+                    state.idle += 1;
+                    self.wake.wait(&mut state);
+                    state.idle -= 1;
+                }
+            }
+        }
+        state.threads -= 1;
+    }
+
+    /// Runs the handler, reports the decision, and sleeps the wait if it is a short one.
+    fn serve(&self, job: Job) {
+        let Job {
+            delivery,
+            task,
+            reporter,
+        } = job;
+        if !reporter.generation.is_live() {
+            self.give_permit_back();
+            return;
+        }
+        let tag = delivery.tag;
+        let clock = &self.work.clock;
+        let envelope = Envelope::read(
+            &delivery.properties,
+            &delivery.headers,
+            &delivery.routing_key,
+            clock.epoch_millis(),
+            new_id,
+        );
+        let attempt = envelope.attempt();
+        let opened = Arc::new(Opened::new(delivery, envelope));
+        task.begin(opened.clone());
+        let mut in_flight = InFlight::begin(
+            &self.work.queue,
+            &self.work.metrics,
+            &self.work.in_flight,
+            attempt,
+        );
+        let started = clock.now();
+        // The handler catches the user's panics; this is for one of our own, which must not cost the delivery either.
+        let verdict = catch_unwind(AssertUnwindSafe(|| (self.work.handler)(&opened)))
+            .unwrap_or_else(|panic| Verdict::Retry {
+                reason: panicked(panic),
+                fatal: false,
+            });
+        let ran = !matches!(verdict, Verdict::Undecodable { .. });
+        in_flight.handler_time = ran.then(|| clock.now().saturating_duration_since(started));
+        let age = opened.envelope.age(clock.epoch_millis());
+        drop(opened);
+        let decision = decide(
+            verdict,
+            &self.work.policy,
+            attempt,
+            age,
+            self.work.threshold,
+        );
+        let wait = match decision {
+            Decision::Retry(Wait::Thread(delay)) if !delay.is_zero() => Some(self.jittered(delay)),
+            _ => None,
+        };
+        self.give_permit_back();
+        let answered = clock.now();
+        reporter.report(
+            tag,
+            News::Answered {
+                decision,
+                in_flight,
+            },
+        );
+        if let Some(wait) = wait {
+            self.wait(tag, answered + wait, News::WaitOver, &reporter);
+        }
+    }
+
+    fn wait(&self, tag: u64, until: Instant, then: News, reporter: &Reporter) {
+        select! {
+            recv(self.work.clock.at(until)) -> _ => reporter.report(tag, then),
+            recv(reporter.generation.waits_over()) -> _ => {}
+        }
+    }
+
+    fn jittered(&self, delay: Duration) -> Duration {
+        let jittered = self.work.policy.jittered(delay, rand::random());
+        if jittered > LONGEST_WAIT {
+            warn!(
+                "{}: a retry waits {LONGEST_WAIT:?} instead of {jittered:?}: the broker allows no longer hold",
+                self.work.queue
+            );
+        }
+        jittered.min(LONGEST_WAIT)
+    }
+
+    fn give_permit_back(&self) {
+        self.state.lock().running -= 1;
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,413 @@
+//! A message to be published, and what became of it.
+
+use crate::codec::{CodecError, Encode, Json};
+use crate::copy::header_frame_len;
+use crate::envelope::{Envelope, reserved_offenders};
+use crate::headers::{HeaderValue, Headers};
+use crate::id::new_id;
+use crate::naming;
+use crate::properties::Properties;
+use crate::publisher::{PublishResult, UnknownCause};
+use crate::transport::{Body, Outgoing};
+use serde::Serialize;
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+const TRANSIENT: u8 = 1;
+const PERSISTENT: u8 = 2;
+
+/// A message to be published: payload, where to, and what goes with it.
+///
+/// It is persistent, not `mandatory`, and goes to the default exchange until it is told otherwise.
+///
+/// ```
+/// use rungmq::Publish;
+///
+/// # fn main() -> Result<(), rungmq::CodecError> {
+/// let message = Publish::json(&["apples", "pears"])?
+///     .exchange("orders-events")
+///     .routing_key("order.placed")
+///     .kind("order.placed.v2")
+///     .header("tenant", "acme")
+///     .mandatory(true);
+/// # let _ = message;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a message has no effect until it is published"]
+pub struct Publish {
+    body: Body,
+    exchange: String,
+    routing_key: String,
+    mandatory: bool,
+    kind: Option<String>,
+    id: Option<String>,
+    correlation: Option<String>,
+    causation: Option<String>,
+    claim: Option<String>,
+    properties: Properties,
+    headers: Headers,
+}
+
+impl Publish {
+    /// A JSON payload (`application/json`).
+    ///
+    /// # Errors
+    ///
+    /// When the payload cannot be written as JSON.
+    pub fn json<T: Serialize + ?Sized>(payload: &T) -> Result<Self, CodecError> {
+        Self::encoded(&Json, payload)
+    }
+
+    /// A text payload (`text/plain; charset=utf-8`).
+    pub fn text(payload: impl Into<String>) -> Self {
+        Self::raw(payload.into().into_bytes(), "text/plain; charset=utf-8")
+    }
+
+    /// A payload of bytes (`application/octet-stream`).
+    pub fn bytes(payload: impl Into<Vec<u8>>) -> Self {
+        Self::raw(payload.into(), "application/octet-stream")
+    }
+
+    /// A payload written by a codec of your choice, with its content type.
+    ///
+    /// # Errors
+    ///
+    /// When the codec cannot write the payload.
+    pub fn encoded<T: ?Sized>(codec: &impl Encode<T>, payload: &T) -> Result<Self, CodecError> {
+        Ok(Self::raw(codec.encode(payload)?, codec.content_type()))
+    }
+
+    fn raw(body: Vec<u8>, content_type: &str) -> Self {
+        Self {
+            body: Arc::new(body),
+            exchange: String::new(),
+            routing_key: String::new(),
+            mandatory: false,
+            kind: None,
+            id: None,
+            correlation: None,
+            causation: None,
+            claim: None,
+            properties: Properties {
+                content_type: Some(content_type.to_owned()),
+                delivery_mode: Some(PERSISTENT),
+                ..Properties::default()
+            },
+            headers: Headers::new(),
+        }
+    }
+
+    /// The exchange. Defaults to the default exchange, which takes the routing key as the name of a queue.
+    pub fn exchange(mut self, exchange: impl Into<String>) -> Self {
+        self.exchange = exchange.into();
+        self
+    }
+
+    /// The routing key. Defaults to an empty one.
+    pub fn routing_key(mut self, routing_key: impl Into<String>) -> Self {
+        self.routing_key = routing_key.into();
+        self
+    }
+
+    /// Whether a message that no queue takes is an error ([`PublishError::is_unroutable`]). Defaults to false: the broker
+    /// drops it without a word.
+    pub fn mandatory(mut self, mandatory: bool) -> Self {
+        self.mandatory = mandatory;
+        self
+    }
+
+    /// What kind of message it is (`x-acemq-type`). Defaults to the routing key.
+    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+        self.kind = Some(kind.into());
+        self
+    }
+
+    /// The message's id (`x-acemq-id`, and AMQP's `message_id` up to 255 bytes). Defaults to a new UUID.
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into()).filter(|id| !id.is_empty());
+        self
+    }
+
+    /// What the message belongs to (`x-acemq-correlation`). Defaults to its id.
+    pub fn correlation(mut self, correlation: impl Into<String>) -> Self {
+        self.correlation = Some(correlation.into());
+        self
+    }
+
+    /// The id of the message that caused this one (`x-acemq-causation`). There is none by default.
+    pub fn causation(mut self, causation: impl Into<String>) -> Self {
+        self.causation = Some(causation.into());
+        self
+    }
+
+    /// The application's own reference to a payload kept elsewhere (`x-acemq-claim`). There is none by default.
+    pub fn claim(mut self, claim: impl Into<String>) -> Self {
+        self.claim = Some(claim.into());
+        self
+    }
+
+    /// Adds a header of the application's. Names that begin with `x-acemq-` are refused when publishing.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<HeaderValue>) -> Self {
+        self.headers.insert(name, value);
+        self
+    }
+
+    /// Whether it survives a restart of the broker, in a durable queue. Defaults to true.
+    pub fn persistent(mut self, persistent: bool) -> Self {
+        self.properties.delivery_mode = Some(if persistent { PERSISTENT } else { TRANSIENT });
+        self
+    }
+
+    /// Where a reply is wanted.
+    pub fn reply_to(mut self, reply_to: impl Into<String>) -> Self {
+        self.properties.reply_to = Some(reply_to.into());
+        self
+    }
+
+    /// AMQP's `correlation_id`, which correlates a reply with its request.
+    pub fn correlation_id(mut self, correlation_id: impl Into<String>) -> Self {
+        self.properties.correlation_id = Some(correlation_id.into());
+        self
+    }
+
+    /// The content type, in place of the codec's.
+    pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
+        self.properties.content_type = Some(content_type.into());
+        self
+    }
+
+    /// Changes any AMQP property. `message_id` is always the message's id.
+    ///
+    /// ```
+    /// # use rungmq::Publish;
+    /// let urgent = Publish::text("now").properties(|properties| {
+    ///     properties.priority = Some(9);
+    ///     properties.expiration = Some("60000".to_owned());
+    /// });
+    /// # let _ = urgent;
+    /// ```
+    pub fn properties(mut self, change: impl FnOnce(&mut Properties)) -> Self {
+        change(&mut self.properties);
+        self
+    }
+
+    /// The exchange that it goes to.
+    #[must_use]
+    pub fn target_exchange(&self) -> &str {
+        &self.exchange
+    }
+
+    /// The body as it goes on the wire.
+    #[must_use]
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// What goes on the wire, after everything is checked that would break the connection.
+    pub(crate) fn outgoing(
+        &self,
+        origin: &str,
+        now_millis: i64,
+        frame_max: usize,
+    ) -> Result<(Envelope, Outgoing), PublishErrorKind> {
+        let offenders = reserved_offenders(&self.headers);
+        if !offenders.is_empty() {
+            return Err(PublishErrorKind::Invalid(format!(
+                "header names that begin with x-acemq- are the library's own: {}",
+                offenders.join(", ")
+            )));
+        }
+        let id = self.id.clone().unwrap_or_else(new_id);
+        let envelope = Envelope::build(
+            &self.routing_key,
+            self.kind.as_deref(),
+            origin,
+            now_millis,
+            id,
+        )
+        .with_links(
+            self.correlation.as_deref(),
+            self.causation.as_deref(),
+            self.claim.as_deref(),
+        );
+        let mut headers = self.headers.clone();
+        envelope.write(&mut headers, now_millis);
+        let id = envelope.id();
+        let properties = Properties {
+            message_id: (id.len() <= naming::LONGEST_NAME).then(|| id.to_owned()),
+            ..self.properties.clone()
+        };
+        self.check_lengths(&properties, &headers)?;
+        let frame = header_frame_len(&properties, &headers);
+        if frame > frame_max {
+            return Err(PublishErrorKind::Invalid(format!(
+                "the headers take {frame} bytes, but the broker allows frames of {frame_max}"
+            )));
+        }
+        let outgoing = Outgoing {
+            exchange: self.exchange.clone(),
+            routing_key: self.routing_key.clone(),
+            mandatory: self.mandatory,
+            properties,
+            headers,
+            body: self.body.clone(),
+        };
+        Ok((envelope, outgoing))
+    }
+
+    /// amiquip writes a text that is too long as a corrupt frame, for which the broker closes the connection.
+    fn check_lengths(
+        &self,
+        properties: &Properties,
+        headers: &Headers,
+    ) -> Result<(), PublishErrorKind> {
+        let texts = [
+            ("exchange", Some(&self.exchange)),
+            ("routing key", Some(&self.routing_key)),
+            ("content type", properties.content_type.as_ref()),
+            ("content encoding", properties.content_encoding.as_ref()),
+            ("correlation id", properties.correlation_id.as_ref()),
+            ("reply-to", properties.reply_to.as_ref()),
+            ("expiration", properties.expiration.as_ref()),
+            ("message type", properties.message_type.as_ref()),
+            ("user id", properties.user_id.as_ref()),
+            ("app id", properties.app_id.as_ref()),
+            ("cluster id", properties.cluster_id.as_ref()),
+        ];
+        for (what, text) in texts {
+            if let Some(text) = text {
+                naming::check(what, text)
+                    .map_err(|error| PublishErrorKind::Invalid(error.to_string()))?;
+            }
+        }
+        check_header_names(headers)
+    }
+}
+
+fn check_header_names(headers: &Headers) -> Result<(), PublishErrorKind> {
+    for (name, value) in headers.iter() {
+        naming::check("header name", name)
+            .map_err(|error| PublishErrorKind::Invalid(error.to_string()))?;
+        check_nested(value)?;
+    }
+    Ok(())
+}
+
+fn check_nested(value: &HeaderValue) -> Result<(), PublishErrorKind> {
+    match value {
+        HeaderValue::Table(table) => check_header_names(table),
+        HeaderValue::Array(values) => values.iter().try_for_each(check_nested),
+        _ => Ok(()),
+    }
+}
+
+/// A publish that failed. [`into_message`](Self::into_message) gives the message back.
+///
+/// What to do next depends on whether the broker may have the message: only after [`is_unknown`](Self::is_unknown) can
+/// publishing it again make a duplicate.
+#[derive(Debug)]
+pub struct PublishError {
+    kind: PublishErrorKind,
+    message: Option<Box<Publish>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum PublishErrorKind {
+    Encoding(String),
+    Invalid(String),
+    Unroutable(String),
+    Refused(String),
+    NotSent(String),
+    Unknown(String),
+}
+
+impl PublishErrorKind {
+    /// `None` when it was confirmed.
+    pub(crate) fn of(result: PublishResult) -> Option<Self> {
+        match result {
+            PublishResult::Confirmed => None,
+            PublishResult::Unroutable(text) => Some(Self::Unroutable(text)),
+            PublishResult::Nacked => Some(Self::Refused(
+                "the broker could not take it (nack)".to_owned(),
+            )),
+            PublishResult::ChannelClosed(text) => Some(Self::Refused(text)),
+            PublishResult::NotSent(reason) => Some(Self::NotSent(reason)),
+            PublishResult::Unknown(UnknownCause::Timeout) => Some(Self::Unknown(
+                "the broker did not answer in time".to_owned(),
+            )),
+            PublishResult::Unknown(UnknownCause::Lost(reason)) => Some(Self::Unknown(reason)),
+        }
+    }
+}
+
+impl PublishError {
+    pub(crate) fn new(kind: PublishErrorKind, message: Option<Publish>) -> Self {
+        Self {
+            kind,
+            message: message.map(Box::new),
+        }
+    }
+
+    pub(crate) fn encoding(error: &CodecError) -> Self {
+        Self::new(PublishErrorKind::Encoding(error.to_string()), None)
+    }
+
+    /// No queue took the message, and it was `mandatory`.
+    #[must_use]
+    pub fn is_unroutable(&self) -> bool {
+        matches!(self.kind, PublishErrorKind::Unroutable(_))
+    }
+
+    /// The message was refused, or not even sent: the broker does not have it.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(
+            self.kind,
+            PublishErrorKind::Refused(_) | PublishErrorKind::NotSent(_)
+        )
+    }
+
+    /// The message was sent and nobody answered: the broker may have it or not.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        matches!(self.kind, PublishErrorKind::Unknown(_))
+    }
+
+    /// The message itself cannot be published: its payload, a name, a header. Trying again cannot help.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        matches!(
+            self.kind,
+            PublishErrorKind::Invalid(_) | PublishErrorKind::Encoding(_)
+        )
+    }
+
+    /// The message, to be kept or published again; `None` when it could not even be encoded.
+    #[must_use]
+    pub fn into_message(self) -> Option<Publish> {
+        self.message.map(|message| *message)
+    }
+}
+
+impl fmt::Display for PublishError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            PublishErrorKind::Encoding(text) => {
+                write!(f, "the payload could not be encoded: {text}")
+            }
+            PublishErrorKind::Invalid(text) => write!(f, "the message cannot be published: {text}"),
+            PublishErrorKind::Unroutable(text) => write!(f, "no queue took the message: {text}"),
+            PublishErrorKind::Refused(text) => write!(f, "the message was refused: {text}"),
+            PublishErrorKind::NotSent(text) => write!(f, "the message was not sent: {text}"),
+            PublishErrorKind::Unknown(text) => write!(
+                f,
+                "it is unknown whether the broker has the message: {text}"
+            ),
+        }
+    }
+}
+
+impl Error for PublishError {}

@@ -1,0 +1,174 @@
+//! The one deadline of a shutdown, and what a shutdown left behind.
+
+use crate::clock::monotonic;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// An instant that is computed once and passed down; `None` is never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    pub(crate) const NEVER: Self = Self(None);
+
+    pub(crate) fn within(timeout: Duration) -> Self {
+        Self(monotonic().checked_add(timeout))
+    }
+
+    pub(crate) fn instant(self) -> Option<Instant> {
+        self.0
+    }
+
+    /// Deadlines only move earlier.
+    pub(crate) fn min(self, other: Self) -> Self {
+        match (self.0, other.0) {
+            (Some(a), Some(b)) => Self(Some(a.min(b))),
+            (a, b) => Self(a.or(b)),
+        }
+    }
+
+    pub(crate) fn plus(self, more: Duration) -> Self {
+        Self(self.0.and_then(|instant| instant.checked_add(more)))
+    }
+
+    pub(crate) fn has_passed(self) -> bool {
+        self.0.is_some_and(|instant| instant <= monotonic())
+    }
+
+    pub(crate) fn left(self) -> Duration {
+        self.0.map_or(Duration::MAX, |instant| {
+            instant.saturating_duration_since(monotonic())
+        })
+    }
+}
+
+/// A delivery that was unsettled when a drain's deadline passed. The broker delivers it again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StrandedDelivery {
+    /// The queue it came from, and is redelivered from.
+    pub queue: String,
+    /// The message's id.
+    pub message_id: String,
+    /// Its attempt, from 1; the redelivery has the same.
+    pub attempt: u32,
+    /// How long ago its handler was started.
+    pub running_for: Duration,
+}
+
+/// A shutdown's deadline passed while handlers were still running, or their outcome was not settled yet.
+///
+/// The handlers run on in their threads, and their outcome is thrown away. Nothing is lost: each delivery is redelivered
+/// with its attempt unchanged. `Display` is one sentence, `Debug` shows everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainTimeout {
+    timeout: Duration,
+    stranded: BTreeMap<String, usize>,
+    deliveries: Vec<StrandedDelivery>,
+}
+
+impl DrainTimeout {
+    /// `None` when nothing was stranded.
+    pub(crate) fn new(timeout: Duration, deliveries: Vec<StrandedDelivery>) -> Option<Self> {
+        let mut stranded = BTreeMap::new();
+        for delivery in &deliveries {
+            *stranded.entry(delivery.queue.clone()).or_default() += 1;
+        }
+        (!deliveries.is_empty()).then_some(Self {
+            timeout,
+            stranded,
+            deliveries,
+        })
+    }
+
+    /// How many deliveries were stranded, by queue. Queues without any are not listed.
+    #[must_use]
+    pub fn stranded(&self) -> &BTreeMap<String, usize> {
+        &self.stranded
+    }
+
+    /// The time the shutdown had.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Each stranded delivery.
+    #[must_use]
+    pub fn deliveries(&self) -> &[StrandedDelivery] {
+        &self.deliveries
+    }
+}
+
+impl fmt::Display for DrainTimeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let timeout = self.timeout.as_secs_f64();
+        write!(f, "the drain did not finish within {timeout}s: ")?;
+        match self.deliveries.len() {
+            1 => f.write_str("1 delivery was left unsettled and will be redelivered — ")?,
+            n => write!(
+                f,
+                "{n} deliveries were left unsettled and will be redelivered — "
+            )?,
+        }
+        for (index, (queue, count)) in self.stranded.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{queue} ({count})")?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for DrainTimeout {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stranded(queues: &[&str]) -> Vec<StrandedDelivery> {
+        let delivery = |queue: &&str| StrandedDelivery {
+            queue: (*queue).to_owned(),
+            message_id: "id".to_owned(),
+            attempt: 1,
+            running_for: Duration::from_secs(1),
+        };
+        queues.iter().map(delivery).collect()
+    }
+
+    #[test]
+    fn one_sentence_says_what_was_left_where() {
+        let queues = ["orders.shipped", "orders.new", "orders.new"];
+        let error = DrainTimeout::new(Duration::from_secs(20), stranded(&queues)).unwrap();
+        assert_eq!(
+            error.to_string(),
+            "the drain did not finish within 20s: 3 deliveries were left unsettled and will be redelivered — \
+             orders.new (2), orders.shipped (1)"
+        );
+        assert_eq!(error.stranded()["orders.new"], 2);
+    }
+
+    #[test]
+    fn the_singular_and_fractions_of_a_second() {
+        let error = DrainTimeout::new(Duration::from_millis(500), stranded(&["q"])).unwrap();
+        assert_eq!(
+            error.to_string(),
+            "the drain did not finish within 0.5s: 1 delivery was left unsettled and will be redelivered — q (1)"
+        );
+        assert_eq!(DrainTimeout::new(Duration::ZERO, Vec::new()), None);
+    }
+
+    #[test]
+    fn deadlines_only_move_earlier() {
+        let (soon, late) = (
+            Deadline::within(Duration::from_secs(1)),
+            Deadline::within(Duration::from_secs(9)),
+        );
+        assert_eq!(late.min(soon), soon);
+        assert_eq!(soon.min(late), soon);
+        assert_eq!(Deadline::NEVER.min(soon), soon);
+        assert_eq!(Deadline::within(Duration::MAX), Deadline::NEVER);
+        assert!(Deadline::within(Duration::ZERO).has_passed() && !Deadline::NEVER.has_passed());
+    }
+}
