@@ -14,7 +14,8 @@ use std::time::Instant;
 use tokio::runtime::{Builder, Runtime};
 
 /// One runtime for the whole run: starting its threads is not part of what is measured.
-static RUNTIME: LazyLock<std::io::Result<Runtime>> = LazyLock::new(|| Builder::new_multi_thread().enable_all().build());
+static RUNTIME: LazyLock<std::io::Result<Runtime>> =
+    LazyLock::new(|| Builder::new_multi_thread().enable_all().build());
 
 /// One acknowledgement a message, in the task that receives.
 pub(crate) fn consume(bench: &Bench, queues: &Queues, messages: usize) -> Result<f64> {
@@ -41,7 +42,9 @@ pub(crate) fn retry(bench: &Bench, queues: &Queues, messages: usize) -> Result<f
         let connection = connect(&bench.url).await?;
         let channel = connection.create_channel().await?;
         let copies = connection.create_channel().await?;
-        copies.confirm_select(ConfirmSelectOptions::default()).await?;
+        copies
+            .confirm_select(ConfirmSelectOptions::default())
+            .await?;
         let mut consumer = subscribe(&channel, &queues.source).await?;
         let start = OnceLock::new();
         consumer
@@ -50,13 +53,25 @@ pub(crate) fn retry(bench: &Bench, queues: &Queues, messages: usize) -> Result<f
             .map_err(anyhow::Error::from)
             .try_for_each_concurrent(IN_FLIGHT, async |delivery| {
                 start.get_or_init(Instant::now);
-                let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+                let options = BasicPublishOptions {
+                    mandatory: true,
+                    ..BasicPublishOptions::default()
+                };
                 let queue = queues.copies.as_str().into();
                 let confirm = copies
-                    .basic_publish("".into(), queue, options, &delivery.data, delivery.properties.clone())
+                    .basic_publish(
+                        "".into(),
+                        queue,
+                        options,
+                        &delivery.data,
+                        delivery.properties.clone(),
+                    )
                     .await?
                     .await?;
-                ensure!(confirm.is_ack() && confirm.take_message().is_none(), "a copy was refused or came back");
+                ensure!(
+                    confirm.is_ack() && confirm.take_message().is_none(),
+                    "a copy was refused or came back"
+                );
                 delivery.ack(BasicAckOptions::default()).await?;
                 Ok(())
             })
@@ -69,7 +84,10 @@ pub(crate) fn retry(bench: &Bench, queues: &Queues, messages: usize) -> Result<f
 }
 
 fn on_runtime<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    RUNTIME.as_ref().context("tokio did not start")?.block_on(work)
+    RUNTIME
+        .as_ref()
+        .context("tokio did not start")?
+        .block_on(work)
 }
 
 async fn connect(url: &str) -> Result<Connection> {
@@ -77,14 +95,20 @@ async fn connect(url: &str) -> Result<Connection> {
 }
 
 async fn subscribe(channel: &Channel, queue: &str) -> Result<Consumer> {
-    channel.basic_qos(PREFETCH, BasicQosOptions::default()).await?;
+    channel
+        .basic_qos(PREFETCH, BasicQosOptions::default())
+        .await?;
     let options = BasicConsumeOptions::default();
-    Ok(channel.basic_consume(queue.into(), "".into(), options, FieldTable::default()).await?)
+    Ok(channel
+        .basic_consume(queue.into(), "".into(), options, FieldTable::default())
+        .await?)
 }
 
 /// Until the broker has seen every acknowledgement.
 async fn finish(channel: &Channel, consumer: &Consumer) -> Result<()> {
-    channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await?;
+    channel
+        .basic_cancel(consumer.tag(), BasicCancelOptions::default())
+        .await?;
     channel.close(200, "done".into()).await?;
     Ok(())
 }

@@ -79,10 +79,16 @@ fn main() -> Result<()> {
     };
     let contenders: Vec<&Contender> = CONTENDERS
         .iter()
-        .filter(|c| options.only.as_deref().is_none_or(|only| only == c.scenario))
+        .filter(|c| {
+            options
+                .only
+                .as_deref()
+                .is_none_or(|only| only == c.scenario)
+        })
         .filter(|c| options.sides.iter().any(|side| side == c.side))
         .collect();
-    let bench = Bench::new(&options.url)?;
+    let bench = Bench::new(&options.url);
+    let mut admin = raw::Admin::open(&options.url)?;
 
     let mut measured: Vec<Measured> = contenders
         .iter()
@@ -90,12 +96,23 @@ fn main() -> Result<()> {
         .collect();
     for round in 0..=options.rounds {
         // Round 0 warms up: the broker's code, the page cache, lapin's threads. It is short and does not count.
-        let messages = if round == 0 { options.messages / 4 } else { options.messages };
+        let messages = if round == 0 {
+            options.messages / 4
+        } else {
+            options.messages
+        };
         for (contender, measured) in contenders.iter().zip(&mut measured) {
             let rate = bench
-                .measure(contender, (messages / contender.divisor).max(2 * usize::from(PREFETCH)))
+                .measure(
+                    &mut admin,
+                    contender,
+                    (messages / contender.divisor).max(2 * usize::from(PREFETCH)),
+                )
                 .with_context(|| format!("{}: {}", contender.scenario, contender.name))?;
-            eprintln!("round {round}  {:8} {:24} {rate:>9.0}/s", contender.scenario, contender.name);
+            eprintln!(
+                "round {round}  {:8} {:24} {rate:>9.0}/s",
+                contender.scenario, contender.name
+            );
             if round > 0 {
                 measured.per_second.push(rate);
             }
@@ -116,8 +133,6 @@ fn main() -> Result<()> {
 pub(crate) struct Bench {
     pub(crate) url: String,
     pub(crate) body: String,
-    /// Fills and deletes queues, outside the measurement.
-    admin: std::cell::RefCell<raw::Admin>,
 }
 
 /// The queues of one run. They are new for each one.
@@ -129,20 +144,27 @@ pub(crate) struct Queues {
 }
 
 impl Bench {
-    fn new(url: &str) -> Result<Self> {
-        Ok(Self {
+    fn new(url: &str) -> Self {
+        Self {
             url: url.to_owned(),
-            // A JSON string, so that every codec can read it.
+            // A JSON string, so that a consumer can decode it.
             body: format!("\"{}\"", "x".repeat(BODY_BYTES - 2)),
-            admin: std::cell::RefCell::new(raw::Admin::open(url)?),
-        })
+        }
     }
 
-    fn measure(&self, contender: &Contender, messages: usize) -> Result<f64> {
+    /// Makes and fills the queues, runs the contender, and deletes the queues, whatever came of it.
+    fn measure(
+        &self,
+        admin: &mut raw::Admin,
+        contender: &Contender,
+        messages: usize,
+    ) -> Result<f64> {
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
         let source = format!("rungmq.bench.{}.{nanos}", std::process::id());
-        let queues = Queues { copies: format!("{source}.copies"), source };
-        let mut admin = self.admin.borrow_mut();
+        let queues = Queues {
+            copies: format!("{source}.copies"),
+            source,
+        };
         admin.declare(&queues)?;
         if contender.scenario != "publish" {
             admin.fill(&queues.source, self.body.as_bytes(), messages)?;
@@ -171,7 +193,8 @@ impl Options {
     /// `None` after `--help`.
     fn from_args(args: impl Iterator<Item = String>) -> Result<Option<Self>> {
         let mut options = Self {
-            url: std::env::var("AMQP_URL").unwrap_or_else(|_| "amqp://guest:guest@localhost:5672".into()),
+            url: std::env::var("AMQP_URL")
+                .unwrap_or_else(|_| "amqp://guest:guest@localhost:5672".into()),
             messages: 20_000,
             rounds: 5,
             only: None,
@@ -194,11 +217,19 @@ impl Options {
                 }
                 "--sides" => {
                     options.sides = value()?.split(',').map(String::from).collect();
-                    if let Some(side) = options.sides.iter().find(|s| !CONTENDERS.iter().any(|c| c.side == **s)) {
+                    if let Some(side) = options
+                        .sides
+                        .iter()
+                        .find(|s| !CONTENDERS.iter().any(|c| c.side == **s))
+                    {
                         bail!("--sides is a list of ours, raw and lapin, not {side}");
                     }
                 }
-                "--json" => options.json = args.next_if(|next| !next.starts_with("--")).filter(|file| file != "-"),
+                "--json" => {
+                    options.json = args
+                        .next_if(|next| !next.starts_with("--"))
+                        .filter(|file| file != "-")
+                }
                 "--help" | "-h" => {
                     println!(
                         "bench [--url URL] [--messages N] [--rounds N] [--only consume|retry|publish]\n      \

@@ -18,12 +18,15 @@ pub(crate) fn consume(bench: &Bench, queues: &Queues, messages: usize) -> Result
     let start = Arc::new(OnceLock::new());
     let handled = AtomicUsize::new(0);
     let first = Arc::clone(&start);
-    let consumer = mq.consumer(&queues.source).prefetch(PREFETCH).start(move |_: Message<String>| {
-        first.get_or_init(Instant::now);
-        if handled.fetch_add(1, Ordering::Relaxed) + 1 == messages {
-            let _ = done.try_send(());
-        }
-    })?;
+    let consumer = mq
+        .consumer(&queues.source)
+        .prefetch(PREFETCH.into())
+        .start(move |_: Message<String>| {
+            first.get_or_init(Instant::now);
+            if handled.fetch_add(1, Ordering::Relaxed) + 1 == messages {
+                let _ = done.try_send(());
+            }
+        })?;
     wait(&all_done)?;
     consumer.cancel(LIMIT)?;
     let rate = per_second(messages, *start.get().context("no message")?);
@@ -48,7 +51,7 @@ pub(crate) fn retry(bench: &Bench, queues: &Queues, messages: usize) -> Result<f
     let consumer = mq
         .consumer(&queues.source)
         .concurrency(8)
-        .prefetch(PREFETCH)
+        .prefetch(PREFETCH.into())
         .retry_policy(RetryPolicy::fixed(2, Duration::ZERO)?)
         .start(move |message: Message<String>| {
             if message.envelope().attempt() == 1 {
@@ -86,14 +89,19 @@ fn publish(bench: &Bench, queues: &Queues, messages: usize, threads: usize) -> R
     publish_one(&mq, bench, queues)?;
     let left = AtomicUsize::new(messages);
     let failure = Mutex::new(None);
-    let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
+    let take = || {
+        left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+            .is_ok()
+    };
     let start = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while take() {
                     if let Err(error) = publish_one(&mq, bench, queues) {
-                        *failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
+                        *failure
+                            .lock()
+                            .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
                         return;
                     }
                 }
@@ -102,7 +110,10 @@ fn publish(bench: &Bench, queues: &Queues, messages: usize, threads: usize) -> R
     });
     let rate = per_second(messages, start);
     mq.close()?;
-    match failure.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+    match failure
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+    {
         Some(error) => Err(error),
         None => Ok(rate),
     }
@@ -110,12 +121,17 @@ fn publish(bench: &Bench, queues: &Queues, messages: usize, threads: usize) -> R
 
 /// The body is the same bytes as on the other sides.
 fn publish_one(mq: &Connection, bench: &Bench, queues: &Queues) -> Result<()> {
-    let message = Publish::bytes(bench.body.clone().into_bytes()).routing_key(&queues.source).mandatory(false);
+    let message = Publish::bytes(bench.body.clone().into_bytes())
+        .routing_key(&queues.source)
+        .mandatory(false);
     mq.publish_with(message)?;
     Ok(())
 }
 
 fn wait(done: &Receiver<()>) -> Result<()> {
-    ensure!(done.recv_timeout(LIMIT).is_ok(), "not done within {LIMIT:?}");
+    ensure!(
+        done.recv_timeout(LIMIT).is_ok(),
+        "not done within {LIMIT:?}"
+    );
     Ok(())
 }

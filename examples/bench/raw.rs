@@ -2,8 +2,9 @@
 
 use crate::{Bench, IN_FLIGHT, PREFETCH, Queues, per_second};
 use amiquip::{
-    AmqpProperties, AmqpValue, Auth, Channel, Confirm, Connection, ConnectionOptions, ConnectionTuning, Consumer,
-    ConsumerMessage, ConsumerOptions, Delivery, FieldTable, Publish, QueueDeclareOptions, QueueDeleteOptions, Return,
+    AmqpProperties, AmqpValue, Auth, Channel, Confirm, Connection, ConnectionOptions,
+    ConnectionTuning, Consumer, ConsumerMessage, ConsumerOptions, Delivery, FieldTable, Publish,
+    QueueDeclareOptions, QueueDeleteOptions, Return,
 };
 use anyhow::{Context, Result, bail, ensure};
 use crossbeam_channel::{Receiver, never, select};
@@ -51,7 +52,11 @@ fn retry(bench: &Bench, queues: &Queues, messages: usize, in_flight: usize) -> R
     let mut sent = 0;
     let mut settled = 0;
     while settled < messages {
-        let deliveries = if unconfirmed.len() < in_flight { consumer.receiver() } else { &none };
+        let deliveries = if unconfirmed.len() < in_flight {
+            consumer.receiver()
+        } else {
+            &none
+        };
         select! {
             recv(deliveries) -> message => {
                 let delivery = delivery(message?)?;
@@ -117,22 +122,31 @@ impl Admin {
     }
 
     pub(crate) fn declare(&mut self, queues: &Queues) -> Result<()> {
-        let durable = || QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        let durable = || QueueDeclareOptions {
+            durable: true,
+            ..QueueDeclareOptions::default()
+        };
         self.channel.queue_declare(&queues.source, durable())?;
         self.channel.queue_declare(&queues.copies, durable())?;
         Ok(())
     }
 
     pub(crate) fn fill(&mut self, queue: &str, body: &[u8], messages: usize) -> Result<()> {
-        self.sent = self.publisher.publish_more(queue, body, messages, IN_FLIGHT, self.sent)?;
+        self.sent = self
+            .publisher
+            .publish_more(queue, body, messages, IN_FLIGHT, self.sent)?;
         Ok(())
     }
 
     /// With the queues a rungmq consumer declares beside its own. Deleting a queue that does not exist is no error.
     pub(crate) fn delete(&mut self, queues: &Queues) -> Result<()> {
         let set_aside = ["dlq", "parked"].map(|suffix| format!("{}.{suffix}", queues.source));
-        for queue in [&queues.source, &queues.copies].into_iter().chain(&set_aside) {
-            self.channel.queue_delete(queue, QueueDeleteOptions::default())?;
+        for queue in [&queues.source, &queues.copies]
+            .into_iter()
+            .chain(&set_aside)
+        {
+            self.channel
+                .queue_delete(queue, QueueDeleteOptions::default())?;
         }
         Ok(())
     }
@@ -151,21 +165,50 @@ impl Confirmed {
         channel.enable_publisher_confirms()?;
         let confirms = channel.listen_for_publisher_confirms()?;
         let returns = channel.listen_for_returns()?;
-        Ok(Self { channel, confirms, returns })
+        Ok(Self {
+            channel,
+            confirms,
+            returns,
+        })
     }
 
-    fn publish(&self, queue: &str, body: &[u8], properties: AmqpProperties, mandatory: bool) -> Result<()> {
-        let message = Publish { body, routing_key: queue.into(), mandatory, immediate: false, properties };
+    fn publish(
+        &self,
+        queue: &str,
+        body: &[u8],
+        properties: AmqpProperties,
+        mandatory: bool,
+    ) -> Result<()> {
+        let message = Publish {
+            body,
+            routing_key: queue.into(),
+            mandatory,
+            immediate: false,
+            properties,
+        };
         Ok(self.channel.basic_publish("", message)?)
     }
 
-    fn publish_all(&self, queue: &str, body: &[u8], messages: usize, in_flight: usize) -> Result<()> {
+    fn publish_all(
+        &self,
+        queue: &str,
+        body: &[u8],
+        messages: usize,
+        in_flight: usize,
+    ) -> Result<()> {
         self.publish_more(queue, body, messages, in_flight, 0)?;
         Ok(())
     }
 
     /// `sent` messages were published on this channel before; returns how many are now.
-    fn publish_more(&self, queue: &str, body: &[u8], messages: usize, in_flight: usize, mut sent: u64) -> Result<u64> {
+    fn publish_more(
+        &self,
+        queue: &str,
+        body: &[u8],
+        messages: usize,
+        in_flight: usize,
+        mut sent: u64,
+    ) -> Result<u64> {
         let mut unconfirmed = BTreeMap::new();
         let last = sent + messages as u64;
         while sent < last || !unconfirmed.is_empty() {
@@ -190,15 +233,21 @@ impl Confirmed {
             let rest = unconfirmed.split_off(&(confirm.delivery_tag + 1));
             Ok(std::mem::replace(unconfirmed, rest).into_values().collect())
         } else {
-            Ok(unconfirmed.remove(&confirm.delivery_tag).into_iter().collect())
+            Ok(unconfirmed
+                .remove(&confirm.delivery_tag)
+                .into_iter()
+                .collect())
         }
     }
 }
 
 fn connect(url: &str) -> Result<Connection> {
-    let uri: AMQPUri = url.parse().map_err(|_| anyhow::anyhow!("the URL cannot be read"))?;
+    let uri: AMQPUri = url
+        .parse()
+        .map_err(|_| anyhow::anyhow!("the URL cannot be read"))?;
     let host = (uri.authority.host.as_str(), uri.authority.port);
-    let stream = TcpStream::connect(host).with_context(|| format!("no broker at {}:{}", host.0, host.1))?;
+    let stream =
+        TcpStream::connect(host).with_context(|| format!("no broker at {}:{}", host.0, host.1))?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     let options = ConnectionOptions::default()
@@ -208,7 +257,11 @@ fn connect(url: &str) -> Result<Connection> {
         })
         .virtual_host(uri.vhost);
     let stream = mio::net::TcpStream::from_stream(stream)?;
-    Ok(Connection::insecure_open_stream(stream, options, ConnectionTuning::default())?)
+    Ok(Connection::insecure_open_stream(
+        stream,
+        options,
+        ConnectionTuning::default(),
+    )?)
 }
 
 fn subscribe<'a>(channel: &'a Channel, queue: &str) -> Result<Consumer<'a>> {
@@ -241,7 +294,10 @@ fn properties(number: u64) -> AmqpProperties {
     header("x-acemq-version", AmqpValue::LongInt(1));
     header("x-acemq-correlation", text(&id));
     header("x-acemq-attempt", AmqpValue::LongInt(1));
-    header("x-acemq-first-seen", AmqpValue::LongLongInt(1_700_000_000_000));
+    header(
+        "x-acemq-first-seen",
+        AmqpValue::LongLongInt(1_700_000_000_000),
+    );
     header("x-acemq-origin", text("bench@localhost"));
     AmqpProperties::default()
         .with_delivery_mode(2)

@@ -12,7 +12,11 @@ pub(crate) struct Measured {
 
 impl Measured {
     pub(crate) fn new(scenario: &'static str, name: &'static str) -> Self {
-        Self { scenario, name, per_second: Vec::new() }
+        Self {
+            scenario,
+            name,
+            per_second: Vec::new(),
+        }
     }
 
     fn median(&self) -> f64 {
@@ -27,7 +31,10 @@ impl Measured {
     }
 
     fn lowest(&self) -> f64 {
-        self.per_second.iter().copied().fold(f64::INFINITY, f64::min)
+        self.per_second
+            .iter()
+            .copied()
+            .fold(f64::INFINITY, f64::min)
     }
 
     fn highest(&self) -> f64 {
@@ -68,7 +75,10 @@ pub(crate) fn ratios<'a>(measured: &[Measured], targets: &'a [Target]) -> Vec<Ra
         .filter_map(|target| {
             let ours = median(target.scenario, target.ours)?;
             let against = median(target.scenario, target.against)?;
-            Some(Ratio { target, ratio: ours / against })
+            Some(Ratio {
+                target,
+                ratio: ours / against,
+            })
         })
         .collect()
 }
@@ -88,7 +98,11 @@ pub(crate) fn table(measured: &[Measured], ratios: &[Ratio<'_>]) -> String {
         );
     }
     if !ratios.is_empty() {
-        let _ = writeln!(out, "\n{:8} {:44} {:>6} {:>7}", "", "ratio of the medians", "ratio", "target");
+        let _ = writeln!(
+            out,
+            "\n{:8} {:44} {:>6} {:>7}",
+            "", "ratio of the medians", "ratio", "target"
+        );
     }
     for r in ratios {
         let pair = format!("{} : {}", r.target.ours, r.target.against);
@@ -105,7 +119,12 @@ pub(crate) fn table(measured: &[Measured], ratios: &[Ratio<'_>]) -> String {
 }
 
 /// For programs.
-pub(crate) fn json(messages: usize, rounds: usize, measured: &[Measured], ratios: &[Ratio<'_>]) -> String {
+pub(crate) fn json(
+    messages: usize,
+    rounds: usize,
+    measured: &[Measured],
+    ratios: &[Ratio<'_>],
+) -> String {
     let measured: Vec<_> = measured
         .iter()
         .map(|m| {
@@ -124,5 +143,6 @@ pub(crate) fn json(messages: usize, rounds: usize, measured: &[Measured], ratios
             })
         })
         .collect();
-    json!({ "messages": messages, "rounds": rounds, "measured": measured, "ratios": ratios }).to_string()
+    json!({ "messages": messages, "rounds": rounds, "measured": measured, "ratios": ratios })
+        .to_string()
 }
