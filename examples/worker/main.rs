@@ -31,7 +31,7 @@ use std::thread;
 use std::time::Instant;
 
 fn main() -> ExitCode {
-    let options = match Options::from_args(std::env::args().skip(1)) {
+    let options = match Options::from_args(std::env::args_os().skip(1)) {
         Ok(Some(options)) => options,
         Ok(None) => {
             println!("{}", options::USAGE);
@@ -45,11 +45,22 @@ fn main() -> ExitCode {
     let worker = match Worker::start(options) {
         Ok(worker) => worker,
         Err(error) => {
-            eprintln!("worker: {error}");
+            eprintln!("worker: {}", with_causes(&*error));
             return ExitCode::from(2);
         }
     };
     worker.run()
+}
+
+/// The error's message and its causes', joined.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }
 
 struct Worker {

@@ -1,6 +1,7 @@
 //! The command line.
 
 use rungmq::RetryPolicy;
+use std::ffi::OsString;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -50,9 +51,11 @@ pub(crate) enum Answer {
 
 impl Options {
     /// `None` when help is asked for.
-    pub(crate) fn from_args(
-        mut args: impl Iterator<Item = String>,
-    ) -> Result<Option<Self>, String> {
+    pub(crate) fn from_args(args: impl Iterator<Item = OsString>) -> Result<Option<Self>, String> {
+        let args: Result<Vec<String>, OsString> = args.map(OsString::into_string).collect();
+        let mut args = args
+            .map_err(|arg| format!("not UTF-8: {arg:?}"))?
+            .into_iter();
         let mut options = Self {
             url: std::env::var("AMQP_URL")
                 .unwrap_or_else(|_| "amqp://guest:guest@localhost:5672".into()),
