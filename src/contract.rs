@@ -5,7 +5,7 @@ use crate::headers::{HeaderValue, Headers};
 use crate::naming;
 use crate::outcome::Outcome;
 use crate::properties::Properties;
-use crate::retry::decide::{Decision, Verdict, Wait, decide};
+use crate::retry::{Decision, Verdict, Wait, decide};
 use crate::retry::{RetryLadder, RetryPolicy};
 use serde_json::{Map, Value, json};
 use std::time::Duration;

@@ -1,0 +1,84 @@
+//! The shape of a service: consumers run, the main thread waits, a signal drains, a second signal does not wait.
+//!
+//! ```text
+//! cargo run --example signal -- orders.new     # then Ctrl-C, or kill -TERM
+//! ```
+//!
+//! | exit code | meaning |
+//! |---|---|
+//! | 0 | a signal, and every delivery that was begun was settled |
+//! | 1 | a signal, and deliveries were left behind; the broker delivers them again |
+//! | 2 | the service could not start |
+//! | 3 | the broker stayed away until the connection gave up |
+//! | 130 | a second signal: not waited for |
+
+use crossbeam_channel::{Receiver, bounded};
+use rungmq::{Connection, Message};
+use serde_json::Value;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::error::Error;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+/// Shorter than the orchestrator's: Kubernetes kills 30 s after its SIGTERM.
+const DRAIN: Duration = Duration::from_secs(20);
+
+/// What `close_within` returned.
+type Closed = Result<(), rungmq::Error>;
+
+fn main() -> ExitCode {
+    let (mq, closed) = match start() {
+        Ok(started) => started,
+        Err(error) => {
+            eprintln!("could not start: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    if let Err(error) = mq.wait() {
+        eprintln!("the broker is gone: {error}");
+        return ExitCode::from(3);
+    }
+    match closed.recv() {
+        Ok(Err(error)) => {
+            eprintln!("{error}");
+            ExitCode::from(1)
+        }
+        _ => {
+            eprintln!("drained");
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn start() -> Result<(Connection, Receiver<Closed>), Box<dyn Error>> {
+    let url =
+        std::env::var("AMQP_URL").unwrap_or_else(|_| "amqp://guest:guest@localhost:5672".into());
+    let queue = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "orders.new".into());
+    // Before the connection: a signal that comes while it opens is not lost.
+    let signals = Signals::new([SIGINT, SIGTERM])?;
+    let mq = Connection::open(&url)?;
+    mq.consume(&queue, |message: Message<Value>| {
+        println!("{}: {}", message.envelope().id(), message.payload());
+    })?;
+    let closed = close_on_signal(mq.clone(), signals);
+    Ok((mq, closed))
+}
+
+/// The first signal closes, the second one ends the process at once.
+fn close_on_signal(mq: Connection, mut signals: Signals) -> Receiver<Closed> {
+    let (result, closed) = bounded(1);
+    thread::spawn(move || {
+        let mut signals = signals.forever();
+        signals.next();
+        eprintln!("draining for at most {DRAIN:?}; once more to stop at once");
+        // Close waits, and this thread has to stay awake for the second signal.
+        thread::spawn(move || result.send(mq.close_within(DRAIN)));
+        signals.next();
+        std::process::exit(130);
+    });
+    closed
+}

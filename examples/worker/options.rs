@@ -1,0 +1,219 @@
+//! The command line.
+
+use rungmq::RetryPolicy;
+use std::ffi::OsString;
+use std::str::FromStr;
+use std::time::Duration;
+
+pub(crate) const USAGE: &str = "\
+worker [--url URL] [--declare] [--queue-type quorum|classic] [--policy none|fixed:N:DUR|exponential:N:DUR:CAP]
+       [--jitter F] [--give-up-after DUR] [--threshold DUR] [--concurrency N] [--prefetch N] [--confirm-timeout DUR]
+       [--answer accept|retry|reject|fatal|park|panic|fail-first:N] [--reason TEXT | --reason-bytes N] [--work DUR]
+       [--count N] [--for DUR] [--close-timeout DUR] QUEUE...
+DUR is a whole number and its unit: 500ms, 10s, 5m, 2h. URL is AMQP_URL, or localhost with guest, if not given.";
+
+#[derive(Clone)]
+pub(crate) struct Options {
+    pub(crate) url: String,
+    pub(crate) declare: bool,
+    pub(crate) queue_type: QueueType,
+    pub(crate) policy: RetryPolicy,
+    pub(crate) threshold: Duration,
+    pub(crate) concurrency: Option<usize>,
+    pub(crate) prefetch: Option<u32>,
+    pub(crate) confirm_timeout: Option<Duration>,
+    pub(crate) answer: Answer,
+    pub(crate) reason: String,
+    pub(crate) work: Duration,
+    pub(crate) count: Option<u64>,
+    pub(crate) run_for: Option<Duration>,
+    pub(crate) close_timeout: Duration,
+    pub(crate) queues: Vec<String>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum QueueType {
+    Quorum,
+    Classic,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Answer {
+    Accept,
+    Retry,
+    Reject,
+    Fatal,
+    Park,
+    Panic,
+    /// Retries while the attempt is not larger.
+    FailFirst(u32),
+}
+
+impl Options {
+    /// `None` when help is asked for.
+    pub(crate) fn from_args(args: impl Iterator<Item = OsString>) -> Result<Option<Self>, String> {
+        let args: Result<Vec<String>, OsString> = args.map(OsString::into_string).collect();
+        let mut args = args
+            .map_err(|arg| format!("not UTF-8: {arg:?}"))?
+            .into_iter();
+        let mut options = Self {
+            url: std::env::var("AMQP_URL")
+                .unwrap_or_else(|_| "amqp://guest:guest@localhost:5672".into()),
+            declare: false,
+            queue_type: QueueType::Quorum,
+            policy: RetryPolicy::none(),
+            threshold: Duration::from_secs(30),
+            concurrency: None,
+            prefetch: None,
+            confirm_timeout: None,
+            answer: Answer::Accept,
+            reason: String::new(),
+            work: Duration::ZERO,
+            count: None,
+            run_for: None,
+            close_timeout: Duration::from_secs(20),
+            queues: Vec::new(),
+        };
+        let (mut jitter, mut give_up_after) = (None, None);
+        let (mut reason, mut reason_bytes) = (None, None);
+
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
+            let in_option = |problem: String| format!("{arg}: {problem}");
+            match arg.as_str() {
+                "--help" | "-h" => return Ok(None),
+                "--url" => options.url = value()?,
+                "--declare" => options.declare = true,
+                "--queue-type" => options.queue_type = queue_type(&value()?).map_err(in_option)?,
+                "--policy" => options.policy = policy(&value()?).map_err(in_option)?,
+                "--jitter" => jitter = Some(number(&value()?).map_err(in_option)?),
+                "--give-up-after" => give_up_after = Some(duration(&value()?).map_err(in_option)?),
+                "--threshold" => options.threshold = duration(&value()?).map_err(in_option)?,
+                "--concurrency" => {
+                    options.concurrency = Some(number(&value()?).map_err(in_option)?)
+                }
+                "--prefetch" => options.prefetch = Some(number(&value()?).map_err(in_option)?),
+                "--confirm-timeout" => {
+                    options.confirm_timeout = Some(duration(&value()?).map_err(in_option)?)
+                }
+                "--answer" => options.answer = answer(&value()?).map_err(in_option)?,
+                "--reason" => reason = Some(value()?),
+                "--reason-bytes" => reason_bytes = Some(number(&value()?).map_err(in_option)?),
+                "--work" => options.work = duration(&value()?).map_err(in_option)?,
+                "--count" => options.count = Some(at_least_one(&value()?).map_err(in_option)?),
+                "--for" => options.run_for = Some(duration(&value()?).map_err(in_option)?),
+                "--close-timeout" => {
+                    options.close_timeout = duration(&value()?).map_err(in_option)?
+                }
+                unknown if unknown.starts_with('-') => {
+                    return Err(format!("there is no option {unknown}"));
+                }
+                _ => options.queues.push(arg),
+            }
+        }
+
+        if options.queues.is_empty() {
+            return Err("no queue is given".into());
+        }
+        if let Some(jitter) = jitter {
+            options.policy = options
+                .policy
+                .with_jitter(jitter)
+                .map_err(|error| format!("--jitter: {error}"))?;
+        }
+        if let Some(age) = give_up_after {
+            options.policy = options.policy.give_up_after(age);
+        }
+        options.reason = match (reason, reason_bytes) {
+            (Some(_), Some(_)) => {
+                return Err("--reason and --reason-bytes exclude each other".into());
+            }
+            (Some(text), None) => text,
+            (None, Some(bytes)) => three_byte_characters(bytes),
+            (None, None) => "the worker was told to".into(),
+        };
+        Ok(Some(options))
+    }
+}
+
+fn queue_type(text: &str) -> Result<QueueType, String> {
+    match text {
+        "quorum" => Ok(QueueType::Quorum),
+        "classic" => Ok(QueueType::Classic),
+        _ => Err(format!("quorum or classic, not {text:?}")),
+    }
+}
+
+fn policy(text: &str) -> Result<RetryPolicy, String> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let policy = match parts[..] {
+        ["none"] => return Ok(RetryPolicy::none()),
+        ["fixed", attempts, delay] => RetryPolicy::fixed(number(attempts)?, duration(delay)?),
+        ["exponential", attempts, initial, cap] => {
+            RetryPolicy::exponential(number(attempts)?, duration(initial)?, duration(cap)?)
+        }
+        _ => {
+            return Err(format!(
+                "none, fixed:N:DUR or exponential:N:DUR:CAP, not {text:?}"
+            ));
+        }
+    };
+    policy.map_err(|error| error.to_string())
+}
+
+fn answer(text: &str) -> Result<Answer, String> {
+    Ok(match text {
+        "accept" => Answer::Accept,
+        "retry" => Answer::Retry,
+        "reject" => Answer::Reject,
+        "fatal" => Answer::Fatal,
+        "park" => Answer::Park,
+        "panic" => Answer::Panic,
+        _ => match text.strip_prefix("fail-first:") {
+            Some(failures) => Answer::FailFirst(number(failures)?),
+            None => {
+                return Err(format!(
+                    "accept, retry, reject, fatal, park, panic or fail-first:N, not {text:?}"
+                ));
+            }
+        },
+    })
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (count, unit) = text.split_at(digits);
+    let millis: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => {
+            return Err(format!(
+                "a duration such as 500ms, 10s, 5m or 2h, not {text:?}"
+            ));
+        }
+    };
+    let count: u64 = number(count).map_err(|_| format!("no duration: {text:?}"))?;
+    let millis = count
+        .checked_mul(millis)
+        .ok_or_else(|| format!("too long: {text}"))?;
+    Ok(Duration::from_millis(millis))
+}
+
+fn number<N: FromStr>(text: &str) -> Result<N, String> {
+    text.parse()
+        .map_err(|_| format!("not a number it can be: {text:?}"))
+}
+
+fn at_least_one(text: &str) -> Result<u64, String> {
+    match number(text)? {
+        0 => Err("at least 1, not 0".into()),
+        n => Ok(n),
+    }
+}
+
+/// Exactly `bytes` bytes: where they are no multiple of three, one or two ASCII characters end the text.
+fn three_byte_characters(bytes: usize) -> String {
+    "€".repeat(bytes / 3) + &"x".repeat(bytes % 3)
+}
