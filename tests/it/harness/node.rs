@@ -194,7 +194,7 @@ impl Node {
     /// The same for a value that is text (a string or binary), without quotes.
     #[track_caller]
     pub(crate) fn eval_text(&self, erlang: &str) -> String {
-        match self.call(&format!("io:format(\"~ts\", [begin {erlang} end]).")) {
+        match self.call(&format!("io:format(\"~ts\", [begin {erlang} end]).\n")) {
             Ok(value) => value,
             Err(error) => panic!("eval of {erlang}: {error}"),
         }
@@ -202,7 +202,7 @@ impl Node {
 
     /// [`Node::eval`] for a broker that may be down.
     pub(crate) fn try_eval(&self, erlang: &str) -> Result<String, String> {
-        self.call(&format!("io:format(\"~0tp\", [begin {erlang} end])."))
+        self.call(&format!("io:format(\"~0tp\", [begin {erlang} end]).\n"))
     }
 
     /// Evaluates and returns what was printed.
@@ -316,17 +316,15 @@ impl Node {
     #[track_caller]
     pub(crate) fn stop_app(&self) {
         self.own();
-        self.eval_ok("rabbit:stop()");
+        self.ctl(&["stop_app"]);
     }
 
     /// Starts the broker again after [`Node::stop_app`].
     #[track_caller]
     pub(crate) fn start_app(&self) {
         self.own();
-        self.eval_ok("rabbit:start()");
-        wait_until(START_LIMIT, "the broker runs again", || {
-            self.eval("rabbit:is_running()") == "true"
-        });
+        // Not by eval: what is started there does not survive it.
+        self.ctl(&["start_app"]);
     }
 
     /// Kills the broker without a warning, frozen or not.
