@@ -35,4 +35,6 @@ fi
 mount_once -t proc proc "$root/proc"
 mount_once --bind /dev "$root/dev"
 mount_once --bind /tmp "$root/tmp"
+# erl_call looks this machine's own name up; left to DNS that now and then takes 5 s.
+grep -qw -- "$(hostname)" "$root/etc/hosts" || echo "127.0.1.1 $(hostname)" >>"$root/etc/hosts"
 echo "$root"

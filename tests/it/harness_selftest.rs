@@ -272,14 +272,21 @@ fn a_proxy_counts_holds_loses_and_cuts() {
 #[test]
 fn commands_are_quick() {
     let node = Node::shared();
-    let (_, eval) = timed(|| node.eval("1 + 1"));
+    let evals: Vec<_> = (0..50).map(|_| timed(|| node.eval("1 + 1")).1).collect();
     let (vhost, vhost_time) = timed(Vhost::new);
     let (_, connect) = timed(|| vhost.raw());
     println!(
-        "RabbitMQ {}: eval {eval:?}, vhost {vhost_time:?}, raw client {connect:?}",
-        node.version()
+        "RabbitMQ {}: eval {:?} to {:?}, vhost {vhost_time:?}, raw client {connect:?}",
+        node.version(),
+        evals.iter().min().unwrap(),
+        evals.iter().max().unwrap()
     );
-    assert!(eval < secs(5), "{eval:?}");
+    let slow: Vec<_> = evals
+        .iter()
+        .enumerate()
+        .filter(|(_, time)| **time > secs(2))
+        .collect();
+    assert!(slow.is_empty(), "{slow:?}");
 }
 
 #[test]
