@@ -323,7 +323,7 @@ impl Node {
     #[track_caller]
     pub(crate) fn start_app(&self) {
         self.own();
-        // Not by eval: what is started there does not survive it.
+        // Not by eval: after rabbit:start() called that way the broker never came up.
         self.ctl(&["start_app"]);
     }
 
