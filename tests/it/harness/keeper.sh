@@ -1,0 +1,35 @@
+# Keeps one broker for a test process, and ends it when that process ends, however it ends: the orders come through a
+# pipe, and a pipe closes with the last process that held it.
+#   sh keeper.sh FOLDER EPMD-COMMAND SERVER-COMMAND      one order a line on stdin, each answered with "ok"
+# Both commands are words for the shell. Neither may start a daemon: what is killed here is the process itself.
+folder=$1 epmd_command=$2 server_command=$3
+server=
+
+finish() {
+  trap '' EXIT HUP INT TERM
+  [ -z "$server" ] || kill -KILL "$server"
+  kill -KILL "$epmd"
+  wait
+  rm -rf "$folder"
+} 2>/dev/null
+trap finish EXIT
+trap 'exit 1' HUP INT TERM
+
+$epmd_command </dev/null >/dev/null 2>&1 &
+epmd=$!
+
+while read -r order; do
+  case $order in
+    start)
+      $server_command </dev/null >>"$folder/server.out" 2>&1 &
+      server=$! ;;
+    kill)
+      kill -KILL "$server"
+      wait "$server"
+      server= ;;
+    freeze) kill -STOP "$server" ;;
+    thaw) kill -CONT "$server" ;;
+    alive) kill -0 "$server" || { echo dead; continue; } ;;
+  esac 2>/dev/null
+  echo ok
+done

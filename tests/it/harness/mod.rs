@@ -1,0 +1,26 @@
+//! Private brokers and what a test needs around them.
+//!
+//! * [`Vhost::new`] is where most tests start: a fresh virtual host on the one node that all tests share.
+//! * [`Node::start`] makes a node of the test's own, to kill, freeze or put under an alarm.
+//! * [`Raw`] looks at the broker past the library under test; [`Proxy`] spoils the connection to it.
+//! * [`wait`] is the only place that waits; [`logs`] keeps what was logged.
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "a kit: not every tool is in use all the time"
+)]
+
+pub(crate) mod lists;
+pub(crate) mod logs;
+mod node;
+mod proxy;
+mod raw;
+mod vhost;
+pub(crate) mod wait;
+
+pub(crate) use lists::Row;
+pub(crate) use node::Node;
+pub(crate) use proxy::{Flow, Proxy, Way};
+pub(crate) use raw::{BAD, BAD_BYTES, Got, Raw, table};
+pub(crate) use vhost::Vhost;
+pub(crate) use wait::{holds_for, secs, wait_for, wait_until};

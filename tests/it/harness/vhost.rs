@@ -1,0 +1,149 @@
+//! A virtual host of the test's own, on a node it may share.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use super::lists::Row;
+use super::node::{Node, binary};
+use super::raw::Raw;
+
+/// A fresh virtual host on which guest may do everything; deleted, connections included, when dropped.
+#[derive(Debug)]
+pub(crate) struct Vhost<'n> {
+    node: &'n Node,
+    name: String,
+}
+
+impl Vhost<'static> {
+    /// A virtual host on the shared node.
+    #[track_caller]
+    pub(crate) fn new() -> Self {
+        Self::on(Node::shared())
+    }
+}
+
+impl<'n> Vhost<'n> {
+    /// A virtual host on `node`.
+    #[track_caller]
+    pub(crate) fn on(node: &'n Node) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(1);
+        // The test's name, for whoever reads the broker's log.
+        let test = thread::current()
+            .name()
+            .unwrap_or("test")
+            .replace("::", "-");
+        let name = format!("{test}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        node.eval_ok(&format!(
+            "rabbit_vhost:add({}, <<\"test\">>)",
+            binary(&name)
+        ));
+        node.set_permissions("guest", &name, ".*", ".*", ".*");
+        Self { node, name }
+    }
+
+    /// The node it is on.
+    pub(crate) fn node(&self) -> &'n Node {
+        self.node
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its URL, as guest.
+    pub(crate) fn url(&self) -> String {
+        self.node.url_for(&self.name)
+    }
+
+    /// A raw client on it.
+    #[track_caller]
+    pub(crate) fn raw(&self) -> Raw {
+        Raw::open(&self.url())
+    }
+
+    /// Closes its connections from the broker's side; returns how many there were.
+    #[track_caller]
+    pub(crate) fn close_connections(&self) -> usize {
+        self.node.close_connections(&self.name)
+    }
+
+    /// Sets a policy for what matches `pattern`.
+    #[track_caller]
+    pub(crate) fn set_policy(&self, name: &str, pattern: &str, definition: &serde_json::Value) {
+        self.node.set_policy(&self.name, name, pattern, definition);
+    }
+
+    /// Removes a policy.
+    #[track_caller]
+    pub(crate) fn clear_policy(&self, name: &str) {
+        self.node.clear_policy(&self.name, name);
+    }
+
+    /// Its queues, see [`Node::list_queues`].
+    #[track_caller]
+    pub(crate) fn list_queues(&self, columns: &[&str]) -> Vec<Row> {
+        self.node.list_queues(&self.name, columns)
+    }
+
+    /// The row of one queue; `None` when there is no such queue.
+    #[track_caller]
+    pub(crate) fn queue(&self, name: &str, columns: &[&str]) -> Option<Row> {
+        let columns = [&["name"], columns].concat();
+        self.list_queues(&columns)
+            .into_iter()
+            .find(|row| row["name"] == name)
+    }
+
+    /// The names of its queues, in order.
+    #[track_caller]
+    pub(crate) fn queue_names(&self) -> Vec<String> {
+        let rows = self.list_queues(&["name"]);
+        let mut names: Vec<_> = rows
+            .iter()
+            .map(|row| row["name"].as_str().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Its exchanges, see [`Node::list_exchanges`].
+    #[track_caller]
+    pub(crate) fn list_exchanges(&self, columns: &[&str]) -> Vec<Row> {
+        self.node.list_exchanges(&self.name, columns)
+    }
+
+    /// Its bindings, see [`Node::list_bindings`].
+    #[track_caller]
+    pub(crate) fn list_bindings(&self) -> Vec<Row> {
+        self.node.list_bindings(&self.name)
+    }
+
+    /// Its consumers, see [`Node::list_consumers`].
+    #[track_caller]
+    pub(crate) fn list_consumers(&self) -> Vec<Row> {
+        self.node.list_consumers(&self.name)
+    }
+
+    /// Its channels, see [`Node::list_channels`].
+    #[track_caller]
+    pub(crate) fn list_channels(&self, columns: &[&str]) -> Vec<Row> {
+        self.node.list_channels(&self.name, columns)
+    }
+
+    /// Its connections, see [`Node::list_connections`].
+    #[track_caller]
+    pub(crate) fn list_connections(&self, columns: &[&str]) -> Vec<Row> {
+        self.node.list_connections(&self.name, columns)
+    }
+}
+
+impl Drop for Vhost<'_> {
+    fn drop(&mut self) {
+        // No reason to fail: the node may be down, and it goes with the test process anyway.
+        let _ = self.node.try_eval(&format!(
+            "rabbit_vhost:delete({}, <<\"test\">>)",
+            binary(&self.name)
+        ));
+    }
+}
