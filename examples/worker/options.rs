@@ -19,7 +19,7 @@ pub(crate) struct Options {
     pub(crate) queue_type: QueueType,
     pub(crate) policy: RetryPolicy,
     pub(crate) threshold: Duration,
-    pub(crate) concurrency: Option<usize>,
+    pub(crate) concurrency: Option<u32>,
     pub(crate) prefetch: Option<u32>,
     pub(crate) confirm_timeout: Option<Duration>,
     pub(crate) answer: Answer,

@@ -19,7 +19,9 @@ const MAX_BYTES: usize = 256 * 1024;
 /// Why a message was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reason {
+    /// In words, never empty.
     pub(crate) text: String,
+    /// Whether a fatal error stands in its source chain.
     pub(crate) fatal: bool,
 }
 
@@ -32,29 +34,6 @@ impl Reason {
             .unwrap_or_else(|| UNSHOWN.to_owned());
         guarded(move || drop(error));
         Self { text, fatal }
-    }
-
-    /// A reason of the library's own, such as a panic's: never fatal.
-    pub(crate) fn text_only(text: impl Into<String>) -> Self {
-        let text = text.into();
-        Self {
-            text: if text.is_empty() {
-                NONE.to_owned()
-            } else {
-                text
-            },
-            fatal: false,
-        }
-    }
-
-    /// The reason in words, never empty.
-    pub(crate) fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// Whether a fatal error stands in its source chain.
-    pub(crate) fn is_fatal(&self) -> bool {
-        self.fatal
     }
 }
 

@@ -40,14 +40,21 @@ mod inference {
         Ok(1)
     }
 
+    fn said(text: &str) -> Reason {
+        Reason {
+            text: text.to_owned(),
+            fatal: false,
+        }
+    }
+
     #[test]
     fn plain_answers() {
         assert_eq!(accepts(|_| ()).into_answered(), Answered::Accept);
         assert_eq!(accepts(|_| {}).into_answered(), Answered::Accept);
         assert_eq!(accepts(|_| Ack::accept()).into_answered(), Answered::Accept);
         let parked = accepts(|n| Ack::park(format!("number {n}")));
-        let text_only = Reason::text_only("number 1");
-        assert_eq!(parked.into_answered(), Answered::Park(text_only));
+        let said_so = said("number 1");
+        assert_eq!(parked.into_answered(), Answered::Park(said_so));
     }
 
     #[test]
@@ -62,12 +69,12 @@ mod inference {
             io(true)?;
             anyhow::Ok(())
         });
-        assert_eq!(retried(unit).text(), "no disk");
+        assert_eq!(retried(unit).text, "no disk");
         let ack = accepts(|_| -> anyhow::Result<Ack> {
             io(false)?;
             Ok(Ack::reject("sold out"))
         });
-        let expected = Answered::Reject(Reason::text_only("sold out"));
+        let expected = Answered::Reject(said("sold out"));
         assert_eq!(ack.into_answered(), expected);
     }
 
@@ -77,38 +84,38 @@ mod inference {
             io(true)?;
             Ok::<_, Refusal>(Ack::accept())
         });
-        assert_eq!(retried(error).text(), "the disk failed: no disk");
+        assert_eq!(retried(error).text, "the disk failed: no disk");
         let error = accepts(|_| {
             io(true)?;
             Ok::<_, io::Error>(())
         });
-        assert_eq!(retried(error).text(), "no disk");
+        assert_eq!(retried(error).text, "no disk");
         let error = accepts(|_| {
             io(true)?;
             Ok::<_, Box<dyn Error + Send + Sync>>(())
         });
-        assert_eq!(retried(error).text(), "no disk");
+        assert_eq!(retried(error).text, "no disk");
         let error = accepts(|_| Err::<(), _>("a string will do"));
-        assert_eq!(retried(error).text(), "a string will do");
+        assert_eq!(retried(error).text, "a string will do");
     }
 }
 
 #[test]
 fn text_of_a_reason() {
-    assert_eq!(reason("as it: is ").text(), "as it: is ");
-    assert_eq!(reason("").text(), "no reason given");
-    assert_eq!(Reason::text_only("").text(), "no reason given");
+    assert_eq!(reason("as it: is ").text, "as it: is ");
+    assert_eq!(reason("").text, "no reason given");
+
     let contexts = anyhow::anyhow!("inner").context("middle").context("outer");
-    assert_eq!(reason(contexts).text(), "outer: middle: inner");
-    assert_eq!(reason(Refusal::Closed).text(), "the warehouse is closed");
+    assert_eq!(reason(contexts).text, "outer: middle: inner");
+    assert_eq!(reason(Refusal::Closed).text, "the warehouse is closed");
     assert_eq!(
-        reason(FatalError::new("no such sku")).text(),
+        reason(FatalError::new("no such sku")).text,
         "FatalError: no such sku"
     );
     let caused = FatalError::caused_by("no such sku", io::Error::other("404"));
-    assert_eq!(reason(caused).text(), "FatalError: no such sku: 404");
+    assert_eq!(reason(caused).text, "FatalError: no such sku: 404");
     assert_eq!(
-        reason(FatalError::new("")).text(),
+        reason(FatalError::new("")).text,
         "FatalError: no reason given"
     );
 }
@@ -152,13 +159,13 @@ fn fatal_wherever_it_stands() {
     ];
     for (error, text) in cases {
         let reason = reason(error);
-        assert!(reason.is_fatal(), "{text}");
-        assert_eq!(reason.text(), text);
+        assert!(reason.fatal, "{text}");
+        assert_eq!(reason.text, text);
     }
     for harmless in ["FatalError: in words only", "x"] {
-        assert!(!reason(harmless).is_fatal());
+        assert!(!reason(harmless).fatal);
     }
-    assert!(!reason(anyhow::anyhow!("a").context("b")).is_fatal());
+    assert!(!reason(anyhow::anyhow!("a").context("b")).fatal);
 }
 
 #[test]
@@ -171,8 +178,8 @@ fn fatal_however_it_was_said() {
     ];
     for ack in said {
         let reason = retried(ack);
-        assert!(reason.is_fatal());
-        assert_eq!(reason.text(), text);
+        assert!(reason.fatal);
+        assert_eq!(reason.text, text);
     }
 }
 
@@ -279,18 +286,18 @@ proptest! {
         let expect_fatal = fatal.is_some() && source == Misbehaviour::None;
         let hostile = Hostile { display, source, drop, fatal };
         let reason = quietly(|| reason(hostile));
-        prop_assert!(!reason.text().is_empty());
-        prop_assert!(reason.text().len() < 300 * 1024);
-        prop_assert_eq!(reason.is_fatal(), expect_fatal);
+        prop_assert!(!reason.text.is_empty());
+        prop_assert!(reason.text.len() < 300 * 1024);
+        prop_assert_eq!(reason.fatal, expect_fatal);
         if matches!(display, Misbehaviour::Panic | Misbehaviour::PanicWithBomb) {
-            prop_assert_eq!(reason.text(), "reason could not be shown");
+            prop_assert_eq!(reason.text, "reason could not be shown");
         }
     }
 
     #[test]
     fn a_string_stays_as_it_is(text in ".{1,80}") {
         let reason = reason(text.clone());
-        prop_assert_eq!(reason.text(), text);
+        prop_assert_eq!(reason.text, text);
     }
 }
 
@@ -304,7 +311,7 @@ fn an_error_that_fails_to_format() {
         }
     }
     impl Error for Unformattable {}
-    assert_eq!(reason(Unformattable).text(), "reason could not be shown");
+    assert_eq!(reason(Unformattable).text, "reason could not be shown");
 }
 
 #[test]
@@ -314,7 +321,7 @@ fn a_long_chain_is_cut_but_fatal_is_still_found() {
         error = error.context(format!("level {n}"));
     }
     let reason = reason(error);
-    assert!(reason.is_fatal());
-    assert!(reason.text().starts_with("level 199: level 198: "));
-    assert!(!reason.text().contains("level 150"));
+    assert!(reason.fatal);
+    assert!(reason.text.starts_with("level 199: level 198: "));
+    assert!(!reason.text.contains("level 150"));
 }

@@ -18,19 +18,10 @@ pub(crate) enum Target {
     Parked,
 }
 
-impl Target {
-    /// Whether the message is set aside there, rather than tried again.
-    pub(crate) fn sets_aside(self) -> bool {
-        matches!(self, Self::DeadLetter | Self::Parked)
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum State {
-    /// Received, and no worker has started it.
-    Buffered,
-    /// Its handler runs.
-    Running,
+    /// With the workers: received and not started, or its handler runs. They know which.
+    Handed,
     /// It is being asked whether its rung exists; `asked_again` when it has been waiting in the consumer meanwhile.
     Checking {
         delay: Duration,
@@ -110,6 +101,8 @@ pub(crate) enum Event<'a> {
     Copied(CopyEnd),
     Redeclared(Redeclared),
     PauseOver,
+    /// No worker had started it, and none will.
+    TakenBack,
     /// The channel will close: waits end, and nothing new starts.
     DrainBegan,
     Died,
@@ -157,10 +150,6 @@ pub(crate) struct Circumstances {
 }
 
 impl State {
-    pub(crate) fn has_ended(self) -> bool {
-        matches!(self, Self::Ended(_))
-    }
-
     /// The next state, and what to do.
     pub(crate) fn step(self, event: &Event<'_>, circumstances: Circumstances) -> Step {
         let unchanged = to(self, Effect::Nothing);
@@ -170,18 +159,16 @@ impl State {
             (Self::Held { .. } | Self::Waiting { .. }, Event::DeadlinePassed) => {
                 ended(End::Nacked, Effect::Nack)
             }
-            (Self::Buffered, Event::DeadlinePassed) => ended(End::Returned, Effect::Nothing),
+
             (_, Event::DeadlinePassed) => ended(End::Stranded, Effect::Nothing),
 
-            (Self::Buffered, Event::DrainBegan) => ended(End::Returned, Effect::Nack),
+            (Self::Handed, Event::TakenBack) => ended(End::Returned, Effect::Nack),
             (Self::Waiting { .. }, Event::DrainBegan) => ended(End::Nacked, Effect::Nack),
             (Self::Held { .. }, Event::DrainBegan | Event::PauseOver) => {
                 ended(End::Nacked, Effect::Nack)
             }
 
-            (Self::Buffered | Self::Running, Event::Decided(decision)) => {
-                decided(decision, circumstances)
-            }
+            (Self::Handed, Event::Decided(decision)) => decided(decision, circumstances),
 
             (Self::Checking { delay, .. }, Event::RungThere) => copy(Target::Rung(delay)),
             (Self::Checking { .. }, Event::RungMissing) if circumstances.draining => {

@@ -6,6 +6,7 @@ mod intake;
 mod ledger;
 mod pace;
 mod pool;
+mod settling;
 mod share;
 mod subscription;
 mod task;

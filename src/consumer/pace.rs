@@ -8,7 +8,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 const OFTEN_DELIVERED: i64 = 10;
 const LONGEST_OFTEN_DELIVERED: Duration = Duration::from_secs(5 * 60);
 
-/// The pace of hand-backs to one target queue: doubles with each failed round, and starts anew when a copy lands there.
+/// The pace of hand-backs to one target queue: doubles with each failed round. A copy that lands there ends it.
 ///
 /// Copies that were under way together fail together: they are one round, and their pauses run side by side.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,10 +31,6 @@ impl Pace {
         let doublings = self.rounds.saturating_sub(1).min(16);
         (FIRST * 2_u32.pow(doublings)).min(LONGEST)
     }
-
-    pub(crate) fn landed(&mut self) {
-        *self = Self::default();
-    }
 }
 
 #[cfg(test)]
@@ -43,7 +39,7 @@ mod tests {
     use crate::clock::monotonic;
 
     #[test]
-    fn doubles_from_a_second_to_a_minute_and_starts_anew_when_a_copy_lands() {
+    fn doubles_from_a_second_to_a_minute() {
         let (mut pace, start) = (Pace::default(), monotonic());
         let mut failed = |n: u64| {
             let since = start + Duration::from_secs(n * 100);
@@ -54,8 +50,6 @@ mod tests {
             (0..8).map(&mut failed).collect::<Vec<_>>(),
             [1, 2, 4, 8, 16, 32, 60, 60]
         );
-        pace.landed();
-        assert_eq!(pace.failed(start, start, 0), FIRST);
     }
 
     #[test]

@@ -189,6 +189,7 @@ impl State {
     }
 }
 
+#[allow(clippy::large_enum_variant, reason = "nearly all of them are jobs")]
 enum Next {
     Job(Job),
     Wait(WaitJob),

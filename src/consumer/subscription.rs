@@ -1,8 +1,9 @@
 //! The consumer thread's life: declare, subscribe, serve, close.
 
 use super::handler::Handler;
-use super::intake::{Ending, Intake, Memory};
+use super::intake::{Ending, Intake};
 use super::pool::{Pool, Work};
+use super::settling::Memory;
 use super::{Consumer, Control, End, Registrar, Services, Settings, Shared, share};
 use crate::error::Error;
 use crate::link::Over;
@@ -162,8 +163,7 @@ impl ConsumerThread {
         self.shared.running.store(true, Ordering::Release);
         drop(started.send(Ok(())));
         let intake = Intake::new(
-            settings,
-            services,
+            (settings, services),
             &self.inbox,
             &self.pool,
             &mut memory,

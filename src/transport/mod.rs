@@ -61,6 +61,10 @@ pub(crate) struct Confirm {
 
 /// What a subscription hands over.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all of them are deliveries"
+)]
 pub(crate) enum Incoming {
     Delivery(Delivery),
     /// The broker ended the subscription: its queue was deleted, or moved to another node.

@@ -1,0 +1,534 @@
+//! What becomes of each delivery of one subscription: its state, its copy, its settlement.
+//!
+//! Only the consumer thread is in here. It asks [`State::step`] what an event means for a delivery, and does it.
+
+use super::acks::Acks;
+use super::ledger::{Circumstances, CopyEnd, Count, Effect, End, Event, Redeclared, State, Target};
+use super::pace::Pace;
+use super::pool::{Job, LONGEST_WAIT, News, Pool, Report, Reporter, WaitJob};
+use super::task::{InFlight, Task};
+use super::{Services, Settings};
+use crate::copy::copy;
+use crate::declaration::Declaration;
+use crate::headers::Headers;
+use crate::link::{Generation, Operation};
+use crate::metrics::{CopyLanded, HandBackReason, HandedBack, RungMissing, SetAsideFailed};
+use crate::naming;
+use crate::outcome::Outcome;
+use crate::publisher::{CopyAnswer, PublishResult, UnknownCause};
+use crate::retry::{Decision, Wait};
+use crate::shutdown::StrandedDelivery;
+use crate::transport::{Channel, Delivery, Failure};
+use crossbeam_channel::Sender;
+use log::warn;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often a wait for a missing rung asks for it again.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+
+/// One delivery that is not settled yet.
+struct Entry {
+    state: State,
+    task: Arc<Task>,
+    decision: Option<Decision>,
+    in_flight: Option<InFlight>,
+    /// When its copy was handed to the publisher.
+    copied: Instant,
+    /// When its wait for a missing rung is over.
+    wait_until: Instant,
+}
+
+/// What the admin threads found out.
+pub(super) enum Finding {
+    Rung {
+        delay: Duration,
+        result: Result<(), Failure>,
+    },
+    Redeclared {
+        target: Target,
+        result: Result<(), Failure>,
+    },
+}
+
+/// What a consumer keeps from one subscription to the next.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// The rungs that are known to exist.
+    pub(super) rungs: HashSet<Duration>,
+    paces: HashMap<Target, Pace>,
+}
+
+pub(super) struct Settling<'a> {
+    settings: &'a Settings,
+    services: &'a Services,
+    pool: &'a Pool,
+    memory: &'a mut Memory,
+    channel: &'a dyn Channel,
+    reporter: Reporter,
+    answers: Sender<CopyAnswer>,
+    findings: Sender<Finding>,
+    ledger: BTreeMap<u64, Entry>,
+    acks: Acks,
+    held: BTreeSet<(Instant, u64)>,
+    /// Who waits for the answer to a question that has already been asked.
+    asking: HashMap<Duration, Vec<u64>>,
+    redeclaring: HashMap<Target, Vec<u64>>,
+}
+
+impl<'a> Settling<'a> {
+    pub(super) fn new(
+        (settings, services): (&'a Settings, &'a Services),
+        pool: &'a Pool,
+        memory: &'a mut Memory,
+        channel: &'a dyn Channel,
+        (reports, answers, findings): (Sender<Report>, Sender<CopyAnswer>, Sender<Finding>),
+    ) -> Self {
+        Self {
+            settings,
+            services,
+            pool,
+            memory,
+            channel,
+            reporter: Reporter {
+                generation: Arc::new(Generation::new()),
+                reports,
+            },
+            answers,
+            findings,
+            ledger: BTreeMap::new(),
+            acks: Acks::default(),
+            held: BTreeSet::new(),
+            asking: HashMap::new(),
+            redeclaring: HashMap::new(),
+        }
+    }
+
+    pub(super) fn queue(&self) -> &str {
+        &self.settings.queue
+    }
+
+    /// Whether every delivery is settled.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ledger.is_empty()
+    }
+
+    /// Takes a delivery in; the job goes to the workers.
+    pub(super) fn enter(&mut self, delivery: Delivery) -> Job {
+        let task = Arc::new(Task::default());
+        let now = self.services.clock.now();
+        let entry = Entry {
+            state: State::Handed,
+            task: task.clone(),
+            decision: None,
+            in_flight: None,
+            copied: now,
+            wait_until: now,
+        };
+        self.acks.delivered(delivery.tag);
+        self.ledger.insert(delivery.tag, entry);
+        Job {
+            delivery,
+            task,
+            reporter: self.reporter.clone(),
+        }
+    }
+
+    /// A worker has news of a delivery.
+    pub(super) fn reported(&mut self, tag: u64, news: News) -> Result<(), Failure> {
+        match news {
+            News::Answered {
+                decision,
+                in_flight,
+            } => {
+                let Some(entry) = self.ledger.get_mut(&tag) else {
+                    return Ok(());
+                };
+                entry.in_flight = Some(in_flight);
+                entry.decision = Some(decision.clone());
+                self.step(tag, &Event::Decided(&decision))
+            }
+            News::WaitOver => self.step(tag, &Event::WaitOver),
+            News::AskAgain => self.step(tag, &Event::AskAgain),
+        }
+    }
+
+    /// The publisher is done with a copy.
+    pub(super) fn copy_answered(&mut self, answer: CopyAnswer) -> Result<(), Failure> {
+        let CopyAnswer { tag, result } = answer;
+        let Some(State::Copying { target, .. }) = self.ledger.get(&tag).map(|entry| entry.state)
+        else {
+            return Ok(());
+        };
+        let end = match result {
+            PublishResult::Confirmed => CopyEnd::Confirmed,
+            PublishResult::Unroutable(_) => CopyEnd::Returned,
+            PublishResult::Nacked => CopyEnd::Nacked,
+            PublishResult::NotSent(_) => CopyEnd::NotSent,
+            PublishResult::Unknown(UnknownCause::Timeout) => CopyEnd::TimedOut,
+            PublishResult::Unknown(UnknownCause::Lost(_)) => CopyEnd::Lost,
+            PublishResult::ChannelClosed(text) => {
+                let target = self.queue_of(target);
+                warn!("the broker refused a copy to {target}: {text}");
+                CopyEnd::ChannelClosed
+            }
+        };
+        match (end, target) {
+            (CopyEnd::Confirmed, _) => drop(self.memory.paces.remove(&target)),
+            (CopyEnd::Returned, Target::Rung(delay)) => drop(self.memory.rungs.remove(&delay)),
+            _ => {}
+        }
+        self.step(tag, &Event::Copied(end))
+    }
+
+    /// The admin threads have answered.
+    pub(super) fn found(&mut self, finding: Finding) -> Result<(), Failure> {
+        match finding {
+            Finding::Rung { delay, result } => {
+                let missing = result.as_ref().is_err_and(Failure::is_not_found);
+                if result.is_ok() {
+                    self.memory.rungs.insert(delay);
+                }
+                // Only a 404 means missing: on any other failure the mandatory copy tells.
+                let event = if missing {
+                    Event::RungMissing
+                } else {
+                    Event::RungThere
+                };
+                let waiting = self.asking.remove(&delay).unwrap_or_default();
+                waiting
+                    .into_iter()
+                    .try_for_each(|tag| self.step(tag, &event))
+            }
+            Finding::Redeclared { target, result } => {
+                let redeclared = match &result {
+                    Ok(()) => Redeclared::Done,
+                    Err(Failure::Refused { code: 404, .. }) => Redeclared::NodeDown,
+                    Err(Failure::Refused { .. }) => Redeclared::Refused,
+                    Err(Failure::Lost(_) | Failure::TimedOut) => Redeclared::NoAnswer,
+                };
+                if let Err(failure) = result {
+                    let queue = self.queue_of(target);
+                    warn!("{queue} could not be declared again: {failure}");
+                }
+                let waiting = self.redeclaring.remove(&target).unwrap_or_default();
+                let event = Event::Redeclared(redeclared);
+                waiting
+                    .into_iter()
+                    .try_for_each(|tag| self.step(tag, &event))
+            }
+        }
+    }
+
+    /// When the next held delivery is to be handed back.
+    pub(super) fn next_release(&self) -> Option<Instant> {
+        self.held.first().map(|(due, _)| *due)
+    }
+
+    pub(super) fn release_held(&mut self) -> Result<(), Failure> {
+        while let Some(due) = self.next_release() {
+            if due > self.services.clock.now() {
+                break;
+            }
+            if let Some((_, tag)) = self.held.pop_first() {
+                self.step(tag, &Event::PauseOver)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_acks(&mut self) -> Result<(), Failure> {
+        for frame in self.acks.take() {
+            self.channel.ack(frame.tag, frame.multiple)?;
+        }
+        Ok(())
+    }
+
+    /// No wait goes on, and none begins.
+    pub(super) fn end_waits(&self) {
+        self.reporter.generation.drain();
+        self.services.publisher.look_again();
+    }
+
+    /// A delivery that no worker has started goes back.
+    pub(super) fn take_back(&mut self, tag: u64) -> Result<(), Failure> {
+        self.step(tag, &Event::TakenBack)
+    }
+
+    /// What waits goes back; what runs or is on its way goes on.
+    pub(super) fn drain(&mut self) -> Result<(), Failure> {
+        let tags: Vec<u64> = self.ledger.keys().copied().collect();
+        tags.into_iter()
+            .try_for_each(|tag| self.step(tag, &Event::DrainBegan))
+    }
+
+    /// Whatever is reported or answered from now on is thrown away.
+    pub(super) fn end_generation(&self) {
+        self.reporter.generation.end();
+        self.pool.take_back();
+        self.services.publisher.look_again();
+    }
+
+    /// The channel is gone: the broker has everything back that is not settled.
+    pub(super) fn die(&mut self) {
+        let tags: Vec<u64> = self.ledger.keys().copied().collect();
+        for tag in tags {
+            // It has no effect on the channel, so that nothing can fail.
+            drop(self.step(tag, &Event::Died));
+        }
+    }
+
+    /// Takes stock at the deadline: what was started and is not settled.
+    pub(super) fn strand(&self) -> Vec<StrandedDelivery> {
+        let stranded = |entry: &&Entry| {
+            let step = entry
+                .state
+                .step(&Event::DeadlinePassed, Circumstances::default());
+            step.next == State::Ended(End::Stranded)
+        };
+        let entries = self.ledger.values().filter(stranded);
+        entries
+            .filter_map(|entry| entry.task.stranded(&self.settings.queue))
+            .collect()
+    }
+
+    /// Applies one event to one delivery.
+    fn step(&mut self, tag: u64, event: &Event<'_>) -> Result<(), Failure> {
+        let rung_known = match event {
+            Event::Decided(Decision::Retry(Wait::Rung(delay))) => self.memory.rungs.contains(delay),
+            _ => false,
+        };
+        let circumstances = Circumstances {
+            draining: self.reporter.generation.is_draining(),
+            rung_known,
+            never_reject: self.settings.never_reject,
+        };
+        let Some(entry) = self.ledger.get_mut(&tag) else {
+            return Ok(());
+        };
+        let before = entry.state;
+        let step = before.step(event, circumstances);
+        entry.state = step.next;
+        let metrics = &self.services.metrics;
+        match step.count {
+            Some(Count::RungMissing) => {
+                metrics.rung_missing(&RungMissing::new(&self.settings.queue));
+            }
+            Some(Count::SetAsideFailed(target)) => {
+                let target = self.queue_of(target);
+                metrics.set_aside_failed(&SetAsideFailed::new(&self.settings.queue, &target));
+            }
+            None => {}
+        }
+        self.act(tag, step.effect)?;
+        if let State::Ended(end) = step.next {
+            self.end(tag, before, end);
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, tag: u64, effect: Effect) -> Result<(), Failure> {
+        match effect {
+            Effect::Nothing => {}
+            Effect::Check(delay) => self.check(tag, delay),
+            Effect::WaitForRung(delay) => self.wait_for_rung(tag, delay),
+            Effect::WaitOn => self.wait_on(tag),
+            Effect::Copy(target) => self.copy(tag, target),
+            Effect::Redeclare(target) => self.redeclare(tag, target),
+            Effect::Pause(target) => self.pause(tag, target),
+            Effect::Ack => self.acks.ack(tag),
+            Effect::Nack => {
+                self.acks.settled(tag);
+                self.channel.nack(tag)?;
+            }
+            Effect::Reject => {
+                let queue = &self.settings.queue;
+                warn!("{queue}: a message could be set aside nowhere and was rejected");
+                self.acks.settled(tag);
+                self.channel.reject(tag)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the end of a delivery and forgets it.
+    fn end(&mut self, tag: u64, before: State, end: End) {
+        let Some(entry) = self.ledger.remove(&tag) else {
+            return;
+        };
+        let decided = entry.decision.as_ref().map_or(Outcome::Discarded, outcome);
+        let queue = &self.settings.queue;
+        let outcome = match end {
+            End::Acked | End::Rejected => decided,
+            End::Nacked => {
+                let reason = match before {
+                    State::Held { reason } => reason,
+                    _ => HandBackReason::Drain,
+                };
+                let handed_back = HandedBack::new(queue, reason);
+                self.services.metrics.handed_back(&handed_back);
+                Outcome::HandedBack
+            }
+            End::Returned | End::Stale | End::Stranded => return,
+        };
+        if end == End::Acked && matches!(before, State::Copying { .. }) {
+            let landed = CopyLanded::new(queue, decided);
+            self.services.metrics.copy_landed(&landed);
+        }
+        if let Some(in_flight) = entry.in_flight {
+            in_flight.end(outcome);
+        }
+    }
+
+    fn copy(&mut self, tag: u64, target: Target) {
+        let queue = self.queue_of(target);
+        let Services {
+            clock,
+            link,
+            publisher,
+            ..
+        } = self.services;
+        let Some(entry) = self.ledger.get_mut(&tag) else {
+            return;
+        };
+        let Some(opened) = entry.task.opened() else {
+            return;
+        };
+        let attempt = opened.envelope.attempt();
+        let (attempt, reason) = match &entry.decision {
+            Some(Decision::DeadLetter { reason, .. } | Decision::Park { reason }) => {
+                (attempt, Some(reason.as_str()))
+            }
+            _ => (attempt.saturating_add(1), None),
+        };
+        let copy = copy(
+            opened,
+            &queue,
+            attempt,
+            reason,
+            clock.epoch_millis(),
+            link.frame_max(),
+        );
+        if !copy.left_out.is_empty() {
+            let (id, names) = (opened.envelope.id(), copy.left_out.join(", "));
+            warn!("a copy of {id} to {queue} left out headers that do not fit a frame: {names}");
+        }
+        entry.copied = clock.now();
+        publisher.copy(copy.message, tag, &self.reporter.generation, &self.answers);
+    }
+
+    /// Asks whether a rung exists, unless that is being asked already.
+    fn check(&mut self, tag: u64, delay: Duration) {
+        let waiting = self.asking.entry(delay).or_default();
+        waiting.push(tag);
+        if waiting.len() > 1 {
+            return;
+        }
+        let rung = naming::retry_queue(&self.settings.queue, delay);
+        let check = Operation::Check(Declaration::durable_queue(rung, Headers::new()));
+        let findings = self.findings.clone();
+        self.services.admin.submit(check, move |result| {
+            drop(findings.send(Finding::Rung { delay, result }));
+        });
+    }
+
+    /// Declares a dead-letter or parked queue again. The copy goes through the default exchange, so the queue alone
+    /// decides; its binding is for what the broker dead-letters by itself.
+    fn redeclare(&mut self, tag: u64, target: Target) {
+        let waiting = self.redeclaring.entry(target).or_default();
+        waiting.push(tag);
+        if waiting.len() > 1 {
+            return;
+        }
+        let queue = self.queue_of(target);
+        let exchange = naming::DEAD_LETTER_EXCHANGE;
+        let rest = [
+            Declaration::direct_exchange(exchange),
+            Declaration::bound_by_name(&queue, exchange),
+        ];
+        let admin = &self.services.admin;
+        let findings = self.findings.clone();
+        let queue = Declaration::durable_queue(queue, Headers::new());
+        admin.submit(Operation::Declare(queue), move |result| {
+            drop(findings.send(Finding::Redeclared { target, result }));
+        });
+        for declaration in rest {
+            let line = declaration.to_string();
+            admin.submit(Operation::Declare(declaration), move |result| {
+                if let Err(failure) = result {
+                    warn!("{line} could not be declared again: {failure}");
+                }
+            });
+        }
+    }
+
+    fn wait_for_rung(&mut self, tag: u64, delay: Duration) {
+        let rung = naming::retry_queue(&self.settings.queue, delay);
+        warn!("the rung {rung} does not exist, so a retry waits in the consumer");
+        let wait = self.settings.policy.jittered(delay, rand::random());
+        if wait > LONGEST_WAIT {
+            warn!("it waits {LONGEST_WAIT:?} instead of {wait:?}: the broker allows no longer");
+        }
+        if let Some(entry) = self.ledger.get_mut(&tag) {
+            entry.wait_until = self.services.clock.now() + wait.min(LONGEST_WAIT);
+        }
+        self.wait_on(tag);
+    }
+
+    /// Waits in a worker, for as long as the rung need not be asked for again.
+    fn wait_on(&mut self, tag: u64) {
+        let Some(entry) = self.ledger.get(&tag) else {
+            return;
+        };
+        let ask_again = self.services.clock.now() + ASK_AGAIN;
+        let (until, then) = if entry.wait_until <= ask_again {
+            (entry.wait_until, News::WaitOver)
+        } else {
+            (ask_again, News::AskAgain)
+        };
+        self.pool.push_wait(WaitJob {
+            tag,
+            until,
+            then,
+            reporter: self.reporter.clone(),
+        });
+    }
+
+    /// Holds a delivery until the pace of its target lets it go back.
+    fn pause(&mut self, tag: u64, target: Target) {
+        let now = self.services.clock.now();
+        let Some(entry) = self.ledger.get(&tag) else {
+            return;
+        };
+        let count = entry
+            .task
+            .opened()
+            .and_then(|opened| opened.delivery.headers.get("x-delivery-count")?.as_i64())
+            .unwrap_or(0);
+        let pace = self.memory.paces.entry(target).or_default();
+        let pause = pace.failed(entry.copied, now, count);
+        let queue = self.queue_of(target);
+        warn!("a copy to {queue} failed; its message goes back in {pause:?}");
+        self.held.insert((now + pause, tag));
+    }
+
+    fn queue_of(&self, target: Target) -> String {
+        let source = &self.settings.queue;
+        match target {
+            Target::Rung(delay) => naming::retry_queue(source, delay),
+            Target::Source => source.to_string(),
+            Target::DeadLetter => naming::dead_letter_queue(source),
+            Target::Parked => naming::parked_queue(source),
+        }
+    }
+}
+
+fn outcome(decision: &Decision) -> Outcome {
+    match decision {
+        Decision::Ack => Outcome::Acked,
+        Decision::Retry(_) => Outcome::Retried,
+        Decision::DeadLetter { outcome, .. } => *outcome,
+        Decision::Park { .. } => Outcome::Parked,
+    }
+}
