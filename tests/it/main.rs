@@ -7,3 +7,5 @@
 
 mod harness;
 mod harness_selftest;
+mod observed;
+mod publish_outcomes;
