@@ -9,3 +9,6 @@ mod harness;
 mod harness_selftest;
 mod observed;
 mod publish_outcomes;
+mod publish_trouble;
+mod rungs;
+mod setting_aside;
