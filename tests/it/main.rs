@@ -7,6 +7,8 @@
 
 mod harness;
 mod harness_selftest;
+mod latency;
+mod loss;
 mod observed;
 mod publish_outcomes;
 mod publish_trouble;
