@@ -48,7 +48,7 @@ impl Busy {
     }
 
     /// After the loss: everything has noticed, and every call comes back.
-    fn is_lost(self) {
+    fn assert_lost(self) {
         let mq = &self.service.mq;
         let waiting = mq.clone();
         let waiter = thread::spawn(move || waiting.wait());
@@ -93,7 +93,7 @@ impl Busy {
 }
 
 /// The three messages are in the queue again, each with its attempt as it was, and nothing besides.
-fn has_everything_back(raw: &Raw) {
+fn assert_everything_back(raw: &Raw) {
     raw.wait_for_count("q", 3, SOON);
     let got = raw.drain("q");
     let mut bodies: Vec<_> = got.iter().map(|got| got.text()).collect();
@@ -110,8 +110,8 @@ fn a_connection_that_the_broker_closes_is_lost() {
     let vhost = Vhost::new();
     let busy = Busy::start(&vhost.url());
     assert_eq!(vhost.close_connections(), 2);
-    busy.is_lost();
-    has_everything_back(&vhost.raw());
+    busy.assert_lost();
+    assert_everything_back(&vhost.raw());
 }
 
 #[test]
@@ -120,8 +120,8 @@ fn a_connection_whose_sockets_are_cut_is_lost() {
     let proxy = Proxy::to(vhost.node());
     let busy = Busy::start(&proxy.url_for(vhost.name()));
     proxy.cut();
-    busy.is_lost();
-    has_everything_back(&vhost.raw());
+    busy.assert_lost();
+    assert_everything_back(&vhost.raw());
 }
 
 #[test]
@@ -130,8 +130,8 @@ fn the_loss_of_the_consuming_socket_alone_is_the_loss_of_the_connection() {
     let proxy = Proxy::to(vhost.node());
     let busy = Busy::start(&proxy.url_for(vhost.name()));
     proxy.cut_nth(0);
-    busy.is_lost();
-    has_everything_back(&vhost.raw());
+    busy.assert_lost();
+    assert_everything_back(&vhost.raw());
     wait_until(SOON, "no connection is left open", || {
         vhost.list_connections(&["pid"]).is_empty()
     });
@@ -143,7 +143,7 @@ fn a_connection_to_a_broker_that_is_killed_is_lost() {
     let vhost = Vhost::on(&node);
     let busy = Busy::start(&vhost.url());
     node.kill_9();
-    busy.is_lost();
+    busy.assert_lost();
     node.start_again();
     let back = Raw::open(&vhost.url());
     back.wait_for_count("q", 3, SOON);
@@ -155,9 +155,9 @@ fn a_broker_that_falls_silent_is_noticed_by_its_heartbeats() {
     let proxy = Proxy::to(vhost.node());
     let busy = Busy::start(&format!("{}?heartbeat=1", proxy.url_for(vhost.name())));
     proxy.pause();
-    busy.is_lost();
+    busy.assert_lost();
     drop(proxy);
-    has_everything_back(&vhost.raw());
+    assert_everything_back(&vhost.raw());
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_loss_during_the_close_ends_the_close() {
     let (_, took) = close.join().unwrap();
     assert!(took < SOON, "{took:?}");
     drop(busy.release);
-    has_everything_back(&raw);
+    assert_everything_back(&raw);
 }
 
 #[test]

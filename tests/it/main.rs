@@ -5,6 +5,7 @@
     reason = "a failed step is a failed test; the panic says which"
 )]
 
+mod bounds;
 mod harness;
 mod harness_selftest;
 mod latency;
@@ -14,3 +15,4 @@ mod publish_outcomes;
 mod publish_trouble;
 mod rungs;
 mod setting_aside;
+mod worker_process;
