@@ -5,6 +5,7 @@ use super::{Command, PublishResult, PublisherSettings, UnknownCause, Waiter};
 use crate::clock::monotonic;
 use crate::link::{Link, LinkNotice, Over, OverSignal};
 use crate::metrics::Published;
+use crate::shutdown::Deadline;
 use crate::transport::Failure;
 use crossbeam_channel::{Receiver, Select, Sender};
 use log::{debug, warn};
@@ -74,7 +75,7 @@ struct PublisherThread {
     blocked: Option<(String, Instant)>,
     copies: Lane,
     publishes: Lane,
-    stopping: Option<Instant>,
+    stopping: Option<Deadline>,
 }
 
 impl PublisherThread {
@@ -111,7 +112,7 @@ impl PublisherThread {
             self.copies.next_limit(),
             self.publishes.next_limit(),
             retry,
-            self.stopping,
+            self.stopping.and_then(Deadline::instant),
         ];
         match limits.into_iter().flatten().min() {
             Some(limit) => drop(select.ready_deadline(limit)),
@@ -133,7 +134,7 @@ impl PublisherThread {
             Command::Opened(Err(reason)) => self.not_opened(&reason),
             Command::Notice { link, notice } if link == self.number => self.notice(notice),
             Command::Notice { .. } => {}
-            Command::Stop { within } => self.stopping = monotonic().checked_add(within),
+            Command::Stop { within } => self.stopping = Some(Deadline::within(within)),
         }
     }
 
@@ -364,7 +365,7 @@ impl PublisherThread {
             && !self.copies.has_outstanding()
             && !self.publishes.has_outstanding();
         self.stopping
-            .is_some_and(|limit| idle || limit <= monotonic())
+            .is_some_and(|deadline| idle || deadline.has_passed())
     }
 
     fn end(&mut self) {
