@@ -134,9 +134,9 @@ pub enum PublishOutcome {
     Confirmed,
     /// It was mandatory, and no queue took it.
     Unroutable,
-    /// It was not sent.
+    /// The broker refused it, or it was not sent.
     Refused,
-    /// The broker refused it, or its fate is unknown.
+    /// It was sent and nobody answered: its fate is unknown.
     Failed,
 }
 
