@@ -266,7 +266,7 @@ impl Connection {
     /// Whether the connection is up: not closed, not closing, not lost.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.0.core.status.check().is_ok()
+        self.0.core.status.is_up()
     }
 
     /// Closes within 20 s. See [`close_within`](Self::close_within).
@@ -308,6 +308,9 @@ impl Connection {
 impl Registrar for Core {
     fn services(&self) -> Result<Services, Error> {
         self.status.check()?;
+        if !self.status.is_up() {
+            return Err(Error::Closed);
+        }
         Ok(self.services.clone())
     }
 

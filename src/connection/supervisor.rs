@@ -3,11 +3,11 @@
 //! It makes no call to the broker itself. What it waits for it waits for with a limit, and behind every limit stands the
 //! kill switch of the sockets.
 
-use crate::consumer::{Consumer, GRACE, Services};
+use crate::consumer::{Consumer, GRACE, Services, do_not_wait_for_this_handler};
 use crate::error::Error;
-use crate::link::{LinkNotice, OverSignal, Sockets};
+use crate::link::{LinkNotice, OverSignal, Sockets, is_owner_thread};
 use crate::shutdown::{Deadline, DrainTimeout, StrandedDelivery};
-use crossbeam_channel::{Receiver, Sender, select, unbounded};
+use crossbeam_channel::{Receiver, Select, Sender, unbounded};
 use log::{debug, info, warn};
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -43,6 +43,8 @@ struct State {
     consumers: Vec<Consumer>,
     /// What the close brought, until one caller has taken it.
     result: Option<Result<(), Error>>,
+    /// All that is left are handlers that wait for this very close.
+    quiet: bool,
 }
 
 enum Phase {
@@ -59,12 +61,20 @@ impl Phase {
     }
 }
 
+impl State {
+    /// Whether callers of close and wait may return.
+    fn has_returned(&self) -> bool {
+        self.quiet || self.phase.has_ended()
+    }
+}
+
 impl Status {
     pub(super) fn new(commands: Sender<Command>) -> Self {
         let state = State {
             phase: Phase::Up,
             consumers: Vec::new(),
             result: None,
+            quiet: false,
         };
         Self(Arc::new(Shared {
             commands,
@@ -75,6 +85,9 @@ impl Status {
 
     /// Whether the connection can be used. While it closes handlers may still publish.
     pub(super) fn check(&self) -> Result<(), Error> {
+        if is_owner_thread() {
+            return Err(Error::OwnThread);
+        }
         match &self.0.state.lock().phase {
             Phase::Up | Phase::Closing => Ok(()),
             Phase::Closed => Err(Error::Closed),
@@ -84,32 +97,42 @@ impl Status {
         }
     }
 
+    /// Whether it is neither closed nor closing nor lost.
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.0.state.lock().phase, Phase::Up)
+    }
+
     /// Takes a consumer in. One that comes while the connection closes is stopped at once.
     pub(super) fn register(&self, consumer: &Consumer) {
         let mut state = self.0.state.lock();
         state.consumers.retain(|known| !known.has_ended());
         state.consumers.push(consumer.clone());
         if !matches!(state.phase, Phase::Up) {
-            drop(state);
             consumer.stop(Deadline::within(Duration::ZERO));
         }
     }
 
     /// Closes, and waits for it. The result goes to the first caller; whoever comes later finds the connection closed.
     pub(super) fn close(&self, deadline: Deadline, timeout: Duration) -> Result<(), Error> {
-        let mut state = self.0.state.lock();
-        if !state.phase.has_ended() {
-            drop(self.0.commands.send(Command::Close { deadline, timeout }));
+        if is_owner_thread() {
+            return Err(Error::OwnThread);
         }
-        while !state.phase.has_ended() {
+        do_not_wait_for_this_handler();
+        let mut state = self.0.state.lock();
+        self.begin(&mut state, deadline, timeout);
+        while !state.has_returned() {
             self.0.changed.wait(&mut state);
         }
         state.result.take().unwrap_or(Ok(()))
     }
 
     pub(super) fn wait(&self) -> Result<(), Error> {
+        if is_owner_thread() {
+            return Err(Error::OwnThread);
+        }
+        do_not_wait_for_this_handler();
         let mut state = self.0.state.lock();
-        while !state.phase.has_ended() {
+        while !state.has_returned() {
             self.0.changed.wait(&mut state);
         }
         match &state.phase {
@@ -120,19 +143,16 @@ impl Status {
         }
     }
 
-    /// The last handle is gone.
+    /// The last handle is gone: everything is stopped, and nobody waits for long.
     pub(super) fn abandon(&self) {
         let mut state = self.0.state.lock();
         if state.phase.has_ended() {
             return;
         }
-        let now = Deadline::within(Duration::ZERO);
-        drop(self.0.commands.send(Command::Close {
-            deadline: now,
-            timeout: Duration::ZERO,
-        }));
-        // A thread of the library's own must not wait for itself.
-        if thread::current()
+        self.begin(&mut state, Deadline::within(Duration::ZERO), Duration::ZERO);
+        // A thread of the library's own, a worker too, must not wait for itself.
+        let current = thread::current();
+        if current
             .name()
             .is_some_and(|name| name.starts_with("rungmq-"))
         {
@@ -142,6 +162,24 @@ impl Status {
         while !state.phase.has_ended() && !limit.has_passed() {
             self.0.changed.wait_for(&mut state, limit.left());
         }
+    }
+
+    /// No handler starts any more once this has returned; the rest is the supervisor's.
+    fn begin(&self, state: &mut State, deadline: Deadline, timeout: Duration) {
+        if state.phase.has_ended() {
+            return;
+        }
+        state.phase = Phase::Closing;
+        for consumer in &state.consumers {
+            consumer.stop(deadline);
+        }
+        drop(self.0.commands.send(Command::Close { deadline, timeout }));
+    }
+
+    /// All that is left is what nobody waits for: callers may return, and the rest goes on behind them.
+    fn be_quiet(&self) {
+        self.0.state.lock().quiet = true;
+        self.0.changed.notify_all();
     }
 
     fn begin_closing(&self) -> Vec<Consumer> {
@@ -235,17 +273,32 @@ impl Supervision {
 
     fn close(self, deadline: Deadline, timeout: Duration) {
         let consumers = self.status.begin_closing();
-        let mut drain = Drain { deadline, timeout };
+        let mut drain = Drain {
+            deadline,
+            timeout,
+            publishing_ends: false,
+        };
         for consumer in &consumers {
-            consumer.stop(drain.deadline);
+            self.wait_for(
+                &[consumer.ended(), consumer.quiet()],
+                Duration::ZERO,
+                &mut drain,
+                &consumers,
+            );
+        }
+        if drain.deadline.has_passed() {
+            consumers.iter().for_each(Consumer::cut);
+        } else if consumers.iter().any(|consumer| !consumer.has_ended()) {
+            self.status.be_quiet();
         }
         for consumer in &consumers {
-            self.wait_for(consumer.ended(), &mut drain, &consumers);
+            self.wait_for(&[consumer.ended()], GRACE, &mut drain, &consumers);
         }
+        drain.publishing_ends = true;
         self.services.publisher.stop(drain.deadline.left());
-        self.wait_for(&self.publisher_ended, &mut drain, &consumers);
+        self.wait_for(&[&self.publisher_ended], GRACE, &mut drain, &consumers);
         self.services.link.close();
-        self.wait_for(self.services.link.gone(), &mut drain, &consumers);
+        self.wait_for(&[self.services.link.gone()], GRACE, &mut drain, &consumers);
         self.sockets.kill_all();
         let freed = Deadline::within(AFTER_KILL);
         let mut stranded: Vec<StrandedDelivery> = Vec::new();
@@ -261,23 +314,37 @@ impl Supervision {
         self.status.end(Phase::Closed, Some(result));
     }
 
-    /// Waits until the deadline, and a little more for the broker's answers. A close that allows less moves the deadline
-    /// for everybody.
-    fn wait_for(&self, signal: &OverSignal, drain: &mut Drain, consumers: &[Consumer]) {
+    /// Waits for any of the signals until the deadline and `grace`. A close that allows less time moves the deadline for
+    /// everybody.
+    fn wait_for(
+        &self,
+        signals: &[&OverSignal],
+        grace: Duration,
+        drain: &mut Drain,
+        consumers: &[Consumer],
+    ) {
         loop {
-            select! {
-                recv(signal) -> _ => return,
-                recv(self.commands) -> command => match command {
-                    Ok(Command::Close { deadline, timeout }) => {
-                        if drain.shorten(deadline, timeout) {
-                            consumers.iter().for_each(|consumer| consumer.stop(deadline));
-                            self.services.publisher.stop(deadline.left());
-                        }
-                    }
-                    Ok(Command::Notice(LinkNotice::Gone(_))) | Err(_) => {}
-                    Ok(Command::Notice(_)) => {}
-                },
-                default(drain.deadline.plus(GRACE).left()) => return,
+            let mut select = Select::new();
+            for signal in signals {
+                select.recv(signal);
+            }
+            let command = select.recv(&self.commands);
+            let ready = match drain.deadline.plus(grace).instant() {
+                Some(limit) => select.ready_deadline(limit),
+                None => Ok(select.ready()),
+            };
+            if ready != Ok(command) {
+                return;
+            }
+            if let Ok(Command::Close { deadline, timeout }) = self.commands.try_recv()
+                && drain.shorten(deadline, timeout)
+            {
+                consumers
+                    .iter()
+                    .for_each(|consumer| consumer.stop(deadline));
+                if drain.publishing_ends {
+                    self.services.publisher.stop(deadline.left());
+                }
             }
         }
     }
@@ -287,6 +354,8 @@ impl Supervision {
 struct Drain {
     deadline: Deadline,
     timeout: Duration,
+    /// Handlers need publishing until the last of them has ended.
+    publishing_ends: bool,
 }
 
 impl Drain {

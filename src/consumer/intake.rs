@@ -2,7 +2,7 @@
 
 use super::pool::{Job, News, Pool, Report};
 use super::settling::{Finding, Memory, Settling};
-use super::{Control, Services, Settings};
+use super::{Control, Services, Settings, Shared};
 use crate::publisher::CopyAnswer;
 use crate::shutdown::{Deadline, StrandedDelivery};
 use crate::transport::{Channel, Failure, Incoming, Subscription};
@@ -22,6 +22,7 @@ pub(super) enum Ending {
 /// One subscription on one channel.
 pub(super) struct Intake<'a> {
     services: &'a Services,
+    shared: &'a Shared,
     control: &'a Receiver<Control>,
     pool: &'a Pool,
     subscription: &'a dyn Subscription,
@@ -37,8 +38,8 @@ pub(super) struct Intake<'a> {
 impl<'a> Intake<'a> {
     pub(super) fn new(
         (settings, services): (&'a Settings, &'a Services),
+        shared: &'a Shared,
         control: &'a Receiver<Control>,
-        pool: &'a Pool,
         memory: &'a mut Memory,
         channel: &'a dyn Channel,
         subscription: &'a dyn Subscription,
@@ -48,8 +49,9 @@ impl<'a> Intake<'a> {
         let (find, findings) = unbounded();
         Self {
             services,
+            shared,
             control,
-            pool,
+            pool: &shared.pool,
             subscription,
             subscribed: true,
             reports,
@@ -57,9 +59,10 @@ impl<'a> Intake<'a> {
             findings,
             settling: Settling::new(
                 (settings, services),
-                pool,
+                &shared.pool,
                 memory,
                 channel,
+                shared.begin_generation(),
                 (report, answer, find),
             ),
             draining: None,
@@ -77,13 +80,11 @@ impl<'a> Intake<'a> {
             }
         };
         self.settling.end_generation();
-        match ending {
-            Ending::Drained(_) => Ending::Drained(self.settling.strand()),
-            ending => {
-                self.settling.die();
-                ending
-            }
+        if self.draining.is_some() {
+            return Ending::Drained(self.settling.strand());
         }
+        self.settling.die();
+        ending
     }
 
     /// Blocks until there is something to do.
@@ -114,7 +115,12 @@ impl<'a> Intake<'a> {
         while let Ok(control) = self.control.try_recv() {
             match control {
                 Control::Stop(deadline) => self.drain(deadline)?,
+                Control::LookAgain => {}
             }
+        }
+        if self.draining.is_some_and(Deadline::has_passed) {
+            self.settling.write_acks()?;
+            return Ok(Some(Ending::Drained(Vec::new())));
         }
         let cancelled = self.take_deliveries()?;
         self.take_reports()?;
@@ -129,10 +135,16 @@ impl<'a> Intake<'a> {
         if cancelled {
             return Ok(Some(Ending::Cancelled));
         }
-        let drained = self
-            .draining
-            .is_some_and(|deadline| self.settling.is_empty() || deadline.has_passed());
-        Ok(drained.then(|| Ending::Drained(Vec::new())))
+        if self.draining.is_none() {
+            return Ok(None);
+        }
+        if self.settling.is_empty() {
+            return Ok(Some(Ending::Drained(Vec::new())));
+        }
+        if self.settling.is_quiet() {
+            self.shared.become_quiet();
+        }
+        Ok(None)
     }
 
     /// Whether the broker has cancelled the subscription.

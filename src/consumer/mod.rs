@@ -15,7 +15,7 @@ use crate::ack::Answer;
 use crate::clock::Clock;
 use crate::codec::{Decode, Json};
 use crate::error::Error;
-use crate::link::{Admin, Link, OverSignal};
+use crate::link::{Admin, Generation, Link, Over, OverSignal, is_owner_thread};
 use crate::message::Message;
 use crate::metrics::Metrics;
 use crate::naming;
@@ -25,10 +25,14 @@ use crate::shutdown::{Deadline, DrainTimeout, StrandedDelivery};
 use crossbeam_channel::{Sender, select};
 use handler::handler;
 use parking_lot::Mutex;
+use pool::Pool;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use task::InFlight;
+
+pub(crate) use task::do_not_wait_for_this_handler;
 
 /// Prefetch unless said otherwise; concurrency where that is larger.
 const DEFAULT_PREFETCH: u32 = 20;
@@ -61,6 +65,8 @@ pub(crate) trait Registrar {
 #[derive(Debug)]
 pub(crate) enum Control {
     Stop(Deadline),
+    /// There is a delivery more that a drain need not wait for.
+    LookAgain,
 }
 
 /// What a consumer was built with.
@@ -85,8 +91,13 @@ pub struct Consumer(Arc<Shared>);
 struct Shared {
     queue: Arc<str>,
     control: Sender<Control>,
-    in_flight: Arc<AtomicUsize>,
+    pool: Pool,
+    in_flight: InFlight,
     running: AtomicBool,
+    generation: Mutex<Option<Arc<Generation>>>,
+    /// Dropped when a drain has nothing more to wait for.
+    busy: Mutex<Option<Over>>,
+    quiet: OverSignal,
     ended: OverSignal,
     end: Mutex<Option<End>>,
     cancelled: AtomicBool,
@@ -109,7 +120,7 @@ impl Consumer {
     /// way.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.0.in_flight.load(Ordering::Acquire)
+        self.0.in_flight.len()
     }
 
     /// Whether there is a live subscription.
@@ -128,25 +139,52 @@ impl Consumer {
     ///
     /// [`Error::Drain`] when handlers were still running at the deadline: they run on, and their outcome is thrown away.
     pub fn cancel(&self, timeout: Duration) -> Result<(), Error> {
+        if is_owner_thread() {
+            return Err(Error::OwnThread);
+        }
+        do_not_wait_for_this_handler();
         if self.0.cancelled.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         let deadline = Deadline::within(timeout);
         self.stop(deadline);
-        self.join(deadline.plus(GRACE));
+        if !self.is_drained_by(deadline) {
+            self.cut();
+            self.join(deadline.plus(GRACE));
+        }
         match DrainTimeout::new(timeout, self.stranded()) {
             Some(timeout) => Err(timeout.into()),
             None => Ok(()),
         }
     }
 
-    /// Begins the drain, without waiting for it.
+    /// Begins the drain, without waiting for it. No handler starts and no wait goes on once this has returned.
     pub(crate) fn stop(&self, deadline: Deadline) {
         self.0.running.store(false, Ordering::Release);
+        self.0.pool.shut();
+        if let Some(generation) = &*self.0.generation.lock() {
+            generation.drain();
+        }
         drop(self.0.control.send(Control::Stop(deadline)));
     }
 
-    /// Waits for the consumer thread, until the deadline; whether it has ended.
+    /// Waits until there is nothing more to wait for, at most until the deadline.
+    pub(crate) fn is_drained_by(&self, deadline: Deadline) -> bool {
+        select! {
+            recv(self.0.ended) -> _ => true,
+            recv(self.0.quiet) -> _ => true,
+            default(deadline.left()) => false,
+        }
+    }
+
+    /// The deadline has passed: whatever is still running, its outcome is thrown away.
+    pub(crate) fn cut(&self) {
+        if let Some(generation) = &*self.0.generation.lock() {
+            generation.end();
+        }
+    }
+
+    /// Waits for the consumer thread, at most until the deadline; whether it has ended.
     pub(crate) fn join(&self, deadline: Deadline) -> bool {
         select! {
             recv(self.0.ended) -> _ => true,
@@ -163,14 +201,30 @@ impl Consumer {
         &self.0.ended
     }
 
-    /// What the drain left behind.
+    /// Ready once a drain has nothing more to wait for.
+    pub(crate) fn quiet(&self) -> &OverSignal {
+        &self.0.quiet
+    }
+
+    /// What the drain left behind. Of a consumer thread that is stuck in a call only what can be seen from outside.
     pub(crate) fn stranded(&self) -> Vec<StrandedDelivery> {
-        self.0
-            .end
-            .lock()
-            .as_ref()
-            .map(|end| end.stranded.clone())
-            .unwrap_or_default()
+        match &*self.0.end.lock() {
+            Some(end) => end.stranded.clone(),
+            None => self.0.in_flight.stranded(&self.0.queue),
+        }
+    }
+}
+
+impl Shared {
+    /// A new subscription begins. It finds a stop that came before it.
+    fn begin_generation(&self) -> Arc<Generation> {
+        let generation = Arc::new(Generation::new());
+        *self.generation.lock() = Some(generation.clone());
+        generation
+    }
+
+    fn become_quiet(&self) {
+        self.busy.lock().take();
     }
 }
 

@@ -6,7 +6,7 @@ use super::acks::Acks;
 use super::ledger::{Circumstances, CopyEnd, Count, Effect, End, Event, Redeclared, State, Target};
 use super::pace::Pace;
 use super::pool::{Job, LONGEST_WAIT, News, Pool, Report, Reporter, WaitJob};
-use super::task::{InFlight, Task};
+use super::task::{Started, Task};
 use super::{Services, Settings};
 use crate::copy::copy;
 use crate::declaration::Declaration;
@@ -33,7 +33,7 @@ struct Entry {
     state: State,
     task: Arc<Task>,
     decision: Option<Decision>,
-    in_flight: Option<InFlight>,
+    started: Option<Started>,
     /// When its copy was handed to the publisher.
     copied: Instant,
     /// When its wait for a missing rung is over.
@@ -83,6 +83,7 @@ impl<'a> Settling<'a> {
         pool: &'a Pool,
         memory: &'a mut Memory,
         channel: &'a dyn Channel,
+        generation: Arc<Generation>,
         (reports, answers, findings): (Sender<Report>, Sender<CopyAnswer>, Sender<Finding>),
     ) -> Self {
         Self {
@@ -92,7 +93,7 @@ impl<'a> Settling<'a> {
             memory,
             channel,
             reporter: Reporter {
-                generation: Arc::new(Generation::new()),
+                generation,
                 reports,
             },
             answers,
@@ -114,6 +115,11 @@ impl<'a> Settling<'a> {
         self.ledger.is_empty()
     }
 
+    /// Whether nothing is left that a drain waits for.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.ledger.values().all(|entry| entry.task.is_unwaited())
+    }
+
     /// Takes a delivery in; the job goes to the workers.
     pub(super) fn enter(&mut self, delivery: Delivery) -> Job {
         let task = Arc::new(Task::default());
@@ -122,7 +128,7 @@ impl<'a> Settling<'a> {
             state: State::Handed,
             task: task.clone(),
             decision: None,
-            in_flight: None,
+            started: None,
             copied: now,
             wait_until: now,
         };
@@ -138,14 +144,11 @@ impl<'a> Settling<'a> {
     /// A worker has news of a delivery.
     pub(super) fn reported(&mut self, tag: u64, news: News) -> Result<(), Failure> {
         match news {
-            News::Answered {
-                decision,
-                in_flight,
-            } => {
+            News::Answered { decision, started } => {
                 let Some(entry) = self.ledger.get_mut(&tag) else {
                     return Ok(());
                 };
-                entry.in_flight = Some(in_flight);
+                entry.started = Some(started);
                 entry.decision = Some(decision.clone());
                 self.step(tag, &Event::Decided(&decision))
             }
@@ -376,8 +379,8 @@ impl<'a> Settling<'a> {
             let landed = CopyLanded::new(queue, decided);
             self.services.metrics.copy_landed(&landed);
         }
-        if let Some(in_flight) = entry.in_flight {
-            in_flight.end(outcome);
+        if let Some(started) = entry.started {
+            started.end(outcome);
         }
     }
 
@@ -414,6 +417,7 @@ impl<'a> Settling<'a> {
             let (id, names) = (opened.envelope.id(), copy.left_out.join(", "));
             warn!("a copy of {id} to {queue} left out headers that do not fit a frame: {names}");
         }
+        entry.task.set_waiting(false);
         entry.copied = clock.now();
         publisher.copy(copy.message, tag, &self.reporter.generation, &self.answers);
     }
@@ -471,6 +475,7 @@ impl<'a> Settling<'a> {
             warn!("it waits {LONGEST_WAIT:?} instead of {wait:?}: the broker allows no longer");
         }
         if let Some(entry) = self.ledger.get_mut(&tag) {
+            entry.task.set_waiting(true);
             entry.wait_until = self.services.clock.now() + wait.min(LONGEST_WAIT);
         }
         self.wait_on(tag);
@@ -501,6 +506,7 @@ impl<'a> Settling<'a> {
         let Some(entry) = self.ledger.get(&tag) else {
             return;
         };
+        entry.task.set_waiting(true);
         let count = entry
             .task
             .opened()

@@ -4,6 +4,7 @@ use super::handler::Handler;
 use super::intake::{Ending, Intake};
 use super::pool::{Pool, Work};
 use super::settling::Memory;
+use super::task::InFlight;
 use super::{Consumer, Control, End, Registrar, Services, Settings, Shared, share};
 use crate::error::Error;
 use crate::link::Over;
@@ -13,7 +14,7 @@ use log::{info, warn};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -26,11 +27,28 @@ pub(super) fn start(
     let services = connection.services()?;
     let (control, inbox) = unbounded();
     let (over, ended) = Over::new();
+    let (busy, quiet) = Over::new();
+    let in_flight = InFlight::default();
+    let work = Work {
+        queue: settings.queue.clone(),
+        handler,
+        policy: settings.policy.clone(),
+        threshold: settings.threshold,
+        clock: services.clock.clone(),
+        metrics: services.metrics.clone(),
+        in_flight: in_flight.clone(),
+        control: control.clone(),
+        concurrency: settings.concurrency,
+    };
     let consumer = Consumer(Arc::new(Shared {
         queue: settings.queue.clone(),
         control,
-        in_flight: Arc::new(AtomicUsize::new(0)),
+        pool: Pool::new(work),
+        in_flight,
         running: AtomicBool::new(false),
+        generation: Mutex::new(None),
+        busy: Mutex::new(Some(busy)),
+        quiet,
         ended,
         end: Mutex::new(None),
         cancelled: AtomicBool::new(false),
@@ -39,12 +57,13 @@ pub(super) fn start(
     let queue = settings.queue.clone();
     let (started, outcome) = bounded(1);
     let thread = ConsumerThread {
-        pool: Pool::new(work(&settings, &services, handler, &consumer)),
         shared: consumer.0.clone(),
         settings,
         services,
         inbox,
     };
+    // Known before it starts, so that a close that comes meanwhile finds it.
+    connection.register(&consumer);
     thread::Builder::new()
         .name(format!("rungmq-consumer-{queue}"))
         .spawn(move || {
@@ -55,7 +74,6 @@ pub(super) fn start(
             Error::Configuration(format!("no consumer thread could be started: {error}"))
         })?;
     await_start(&consumer, &outcome, limit)?;
-    connection.register(&consumer);
     Ok(consumer)
 }
 
@@ -77,24 +95,10 @@ fn await_start(
     }
 }
 
-fn work(settings: &Settings, services: &Services, handler: Handler, consumer: &Consumer) -> Work {
-    Work {
-        queue: settings.queue.clone(),
-        handler,
-        policy: settings.policy.clone(),
-        threshold: settings.threshold,
-        clock: services.clock.clone(),
-        metrics: services.metrics.clone(),
-        in_flight: consumer.0.in_flight.clone(),
-        concurrency: settings.concurrency,
-    }
-}
-
 struct ConsumerThread {
     settings: Settings,
     services: Services,
     shared: Arc<Shared>,
-    pool: Pool,
     inbox: Receiver<Control>,
 }
 
@@ -108,7 +112,7 @@ impl ConsumerThread {
                 self.settings.queue
             );
         }
-        self.pool.close();
+        self.shared.pool.close();
     }
 
     fn serve(&self, started: &Sender<Result<(), Error>>) {
@@ -164,8 +168,8 @@ impl ConsumerThread {
         drop(started.send(Ok(())));
         let intake = Intake::new(
             (settings, services),
+            &self.shared,
             &self.inbox,
-            &self.pool,
             &mut memory,
             channel.as_ref(),
             subscription.as_ref(),

@@ -15,6 +15,14 @@ pub(crate) use generation::Generation;
 pub(crate) use opener::{Link, LinkNotice};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use std::thread;
+
+/// Whether this is one of the library's threads that others wait for. A worker is not: it may wait like any caller.
+pub(crate) fn is_owner_thread() -> bool {
+    let current = thread::current();
+    let name = current.name().unwrap_or_default();
+    name.starts_with("rungmq-") && !name.starts_with("rungmq-worker-")
+}
 
 /// Tells any number of waiters at once that something is over, by being dropped.
 #[derive(Debug)]

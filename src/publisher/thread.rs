@@ -360,27 +360,21 @@ impl PublisherThread {
 
     fn end(&mut self) {
         let closed = "the connection was closed";
-        for waiter in self
-            .copies
-            .withdraw(|_| true)
-            .into_iter()
-            .chain(self.publishes.withdraw(|_| true))
-        {
+        if let (State::Ready(link), Some(_)) = (&self.state, &self.blocked) {
+            // A broker that does not read answers no polite close either.
+            link.kill();
+        }
+        let waiting = self.copies.withdraw(|_| true).into_iter();
+        for waiter in waiting.chain(self.publishes.withdraw(|_| true)) {
             waiter.answer(PublishResult::NotSent(closed.to_owned()));
         }
-        for (waiter, since) in self.copies.lose().into_iter().chain(self.publishes.lose()) {
-            self.answer(
-                waiter,
-                since,
-                PublishResult::Unknown(UnknownCause::Lost(closed.to_owned())),
-            );
+        let outstanding = self.copies.lose().into_iter();
+        for (waiter, since) in outstanding.chain(self.publishes.lose()) {
+            let cause = UnknownCause::Lost(closed.to_owned());
+            self.answer(waiter, since, PublishResult::Unknown(cause));
         }
         if let State::Ready(link) = &self.state {
-            if self.blocked.is_some() {
-                link.kill();
-            } else {
-                link.close();
-            }
+            link.close();
         }
         while let Ok(command) = self.inbox.try_recv() {
             if let Command::Copy(job) | Command::Publish(job) = command {
