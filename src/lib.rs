@@ -28,7 +28,7 @@ mod transport;
 
 pub use ack::{Ack, Answer, FatalError};
 pub use codec::{Bytes, CodecError, Decode, Encode, Json, Text};
-pub use connection::{Connection, ConnectionBuilder};
+pub use connection::{Connection, ConnectionBuilder, ConsumerGroup, RunningGroup};
 pub use consumer::{Consumer, ConsumerBuilder, SetAsideFailure};
 pub use declaration::ExchangeKind;
 pub use envelope::Envelope;

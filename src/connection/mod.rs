@@ -3,9 +3,11 @@
 mod apply;
 mod builder;
 mod fetch;
+mod group;
 mod supervisor;
 
 pub use builder::ConnectionBuilder;
+pub use group::{ConsumerGroup, RunningGroup};
 
 use crate::ack::Answer;
 use crate::clock::SystemClock;

@@ -80,6 +80,7 @@ pub(super) struct WaitJob {
 /// What workers need to know.
 pub(super) struct Work {
     pub(super) queue: Arc<str>,
+    pub(super) label: Arc<str>,
     pub(super) handler: Handler,
     pub(super) policy: RetryPolicy,
     pub(super) threshold: Duration,
@@ -141,7 +142,7 @@ impl Pool {
         for _ in state.idle..wanted {
             state.threads += 1;
             let shared = self.0.clone();
-            let name = format!("rungmq-worker-{}", self.0.work.queue);
+            let name = format!("rungmq-worker-{}", self.0.work.label);
             if let Err(error) = thread::Builder::new()
                 .name(name)
                 .spawn(move || shared.run())

@@ -31,6 +31,7 @@ pub(super) fn start(
     let in_flight = InFlight::default();
     let work = Work {
         queue: settings.queue.clone(),
+        label: settings.label.clone(),
         handler,
         policy: settings.policy.clone(),
         threshold: settings.threshold,
@@ -54,7 +55,7 @@ pub(super) fn start(
         cancelled: AtomicBool::new(false),
     }));
     let limit = services.call_timeout;
-    let queue = settings.queue.clone();
+    let label = settings.label.clone();
     let (started, outcome) = bounded(1);
     let thread = ConsumerThread {
         shared: consumer.0.clone(),
@@ -65,7 +66,7 @@ pub(super) fn start(
     // Known before it starts, so that a close that comes meanwhile finds it.
     connection.register(&consumer);
     thread::Builder::new()
-        .name(format!("rungmq-consumer-{queue}"))
+        .name(format!("rungmq-consumer-{label}"))
         .spawn(move || {
             thread.run(started);
             drop(over);
@@ -109,7 +110,7 @@ impl ConsumerThread {
         if served.is_err() {
             warn!(
                 "{}: the consumer thread panicked, which counts as the loss of its channel",
-                self.settings.queue
+                self.settings.label
             );
         }
         self.shared.pool.close();
@@ -119,15 +120,15 @@ impl ConsumerThread {
         match self.subscribe_and_serve(started) {
             Ok(Ending::Drained(stranded)) => {
                 *self.shared.end.lock() = Some(End { stranded });
-                info!("{}: consuming ended", self.settings.queue);
+                info!("{}: consuming ended", self.settings.label);
             }
             Ok(Ending::Died(failure)) => {
-                warn!("{}: consuming ended: {failure}", self.settings.queue)
+                warn!("{}: consuming ended: {failure}", self.settings.label)
             }
             Ok(Ending::Cancelled) => {
                 warn!(
                     "{}: the broker cancelled the consumer: its queue was deleted or moved",
-                    self.settings.queue
+                    self.settings.label
                 );
             }
             Err(error) => drop(started.send(Err(error))),
@@ -163,7 +164,7 @@ impl ConsumerThread {
             .map_err(refused)?;
         channel.limit_prefetch(settings.prefetch).map_err(refused)?;
         let subscription = channel.subscribe(queue).map_err(refused)?;
-        info!("consuming {queue}");
+        info!("consuming {}", settings.label);
         self.shared.running.store(true, Ordering::Release);
         drop(started.send(Ok(())));
         let intake = Intake::new(
