@@ -342,3 +342,6 @@ fn counted(step: Step, count: Count) -> Step {
         ..step
     }
 }
+
+#[cfg(test)]
+mod model;
