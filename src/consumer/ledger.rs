@@ -57,7 +57,7 @@ pub(crate) enum End {
     Rejected,
     /// Handed back without having been started.
     Returned,
-    /// Its channel died: the broker has it back by itself.
+    /// Its channel is gone: the broker has it back by itself.
     Stale,
     /// Unsettled at the deadline: the broker gets it back with the channel.
     Stranded,
@@ -157,7 +157,7 @@ impl State {
             (Self::Ended(_), _) => unchanged,
             (_, Event::Died) => ended(End::Stale, Effect::Nothing),
             (Self::Held { .. } | Self::Waiting { .. }, Event::DeadlinePassed) => {
-                ended(End::Nacked, Effect::Nack)
+                ended(End::Stale, Effect::Nothing)
             }
 
             (_, Event::DeadlinePassed) => ended(End::Stranded, Effect::Nothing),

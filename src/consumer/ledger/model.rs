@@ -117,10 +117,10 @@ impl World {
 
     fn end_all(&self, event: &Event<'_>, options: Options) -> World {
         let mut over = *self;
+        over.phase = Phase::Over;
         for index in 0..DELIVERIES {
             over.apply(index, event, options);
         }
-        over.phase = Phase::Over;
         assert!(over.has_ended(), "{over:?} is left after {event:?}");
         over
     }
