@@ -262,7 +262,7 @@ impl PublisherThread {
             Waiter::Consumer { generation, .. } => {
                 !generation.is_live() || (!ready && generation.is_draining())
             }
-            Waiter::Caller { .. } => false,
+            Waiter::Caller(_) => false,
         });
         for waiter in withdrawn {
             waiter.answer(PublishResult::NotSent(
