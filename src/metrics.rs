@@ -11,8 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 pub use events::{
-    Consumed, CopyLanded, HandBackReason, HandedBack, PublishOutcome, Published, Received,
-    Recovered, RungMissing, SetAsideFailed,
+    Consumed, CopyLanded, HandBackReason, HandedBack, Lost, PublishOutcome, Published, Received,
+    Recovered, Retrying, RungMissing, SetAsideFailed, Subscribed,
 };
 pub use registry::Registry;
 pub use snapshot::{Distribution, Sample, Snapshot, Value};
@@ -71,6 +71,21 @@ pub trait Observer: Send + Sync + 'static {
         let _ = event;
     }
 
+    /// A consumer has a live subscription, at its start and again after each loss.
+    fn subscribed(&self, event: &Subscribed<'_>) {
+        let _ = event;
+    }
+
+    /// The connection was lost, and will be made again.
+    fn lost(&self, event: &Lost<'_>) {
+        let _ = event;
+    }
+
+    /// Before the next attempt to make a lost connection again there is a pause.
+    fn retrying(&self, event: &Retrying) {
+        let _ = event;
+    }
+
     /// The connection was lost and is up again.
     fn recovered(&self, event: &Recovered) {
         let _ = event;
@@ -96,6 +111,7 @@ macro_rules! pass_on {
 pass_on!(
     published: Published<'_>, received: Received<'_>, consumed: Consumed<'_>, copy_landed: CopyLanded<'_>,
     set_aside_failed: SetAsideFailed<'_>, rung_missing: RungMissing<'_>, handed_back: HandedBack<'_>,
+    subscribed: Subscribed<'_>, lost: Lost<'_>, retrying: Retrying, recovered: Recovered,
 );
 
 impl Metrics {

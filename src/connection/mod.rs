@@ -4,6 +4,7 @@ mod apply;
 mod builder;
 mod fetch;
 mod group;
+mod status;
 mod supervisor;
 
 pub use builder::ConnectionBuilder;
@@ -14,19 +15,21 @@ use crate::clock::SystemClock;
 use crate::consumer::{Consumer, ConsumerBuilder, Registrar, Services};
 use crate::envelope::Envelope;
 use crate::error::Error;
-use crate::link::{Admin, Dialler, Link, LinkNotice, Sockets};
+use crate::link::{Backoff, Dialler, Sockets, Uplink};
 use crate::message::Message;
 use crate::publish::{Publish, PublishError, PublishErrorKind};
 use crate::publisher::{Publisher, PublisherSettings};
 use crate::retry::RetryPolicy;
 use crate::shutdown::Deadline;
 use crate::transport::{Outgoing, Transport};
+use crossbeam_channel::unbounded;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use status::{Phase, Status};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use supervisor::{Command, Status, Supervisor};
+use supervisor::{Supervisor, open_uplink};
 
 /// What [`Connection::close`] allows.
 const DEFAULT_CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -105,44 +108,52 @@ impl Connection {
         };
         let sockets = Sockets::default();
         let dialler = Arc::new(Dialler::new(transports, limit, sockets.clone()));
-        let dialled = dialler.dial().map_err(|error| Error::Connect {
-            address: error.address,
-            reason: error.reason,
-        })?;
-        let supervisor = Supervisor::new(sockets);
-        let commands = supervisor.commands();
-        let link = Link::start(dialled, "consume", move |notice: LinkNotice| {
-            drop(commands.send(Command::Notice(notice)));
-        })
-        .map_err(no_thread)?;
+        let commands = unbounded();
+        let uplink =
+            open_uplink(&dialler, limit, 0, &commands.0).map_err(|error| Error::Connect {
+                address: error.address,
+                reason: error.reason,
+            })?;
         let (publisher, publisher_ended) = Publisher::start(PublisherSettings {
-            dialler,
+            dialler: dialler.clone(),
             metrics: builder.metrics.clone(),
             confirm_timeout: builder.confirm_timeout,
             connect_timeout: limit,
         })
         .map_err(no_thread)?;
         let services = Services {
-            admin: Admin::start(link.clone(), limit).map_err(no_thread)?,
-            link,
-            publisher,
+            publisher: publisher.clone(),
             clock: Arc::new(SystemClock),
-            metrics: builder.metrics,
+            metrics: builder.metrics.clone(),
             call_timeout: limit,
         };
+        let status = Status::new(commands.0.clone(), uplink.clone());
+        let (first, longest) = builder.recovery_backoff;
+        let supervisor = Supervisor {
+            commands,
+            status: status.clone(),
+            dialler,
+            sockets,
+            publisher,
+            publisher_ended,
+            clock: services.clock.clone(),
+            metrics: builder.metrics,
+            call_timeout: limit,
+            backoff: Backoff::new(first, longest),
+            attempts: builder.recovery_attempts,
+        };
+        supervisor.start(uplink).map_err(no_thread)?;
+        let settings = ConnectionSettings {
+            origin: builder.origin.unwrap_or_else(default_origin),
+            policy: builder.policy,
+            threshold: builder.threshold,
+            prefetch: builder.prefetch,
+        };
         let core = Arc::new(Core {
-            settings: ConnectionSettings {
-                origin: builder.origin.unwrap_or_else(default_origin),
-                policy: builder.policy,
-                threshold: builder.threshold,
-                prefetch: builder.prefetch,
-            },
-            status: Status::new(supervisor.commands()),
-            services: services.clone(),
+            settings,
+            services,
+            status,
         });
-        supervisor
-            .start(core.status.clone(), services, publisher_ended)
-            .map_err(no_thread)?;
         Ok(Self(Arc::new(Handle { core })))
     }
 
@@ -225,11 +236,10 @@ impl Connection {
 
     fn prepare(&self, message: &Publish) -> Result<(Envelope, Outgoing), PublishErrorKind> {
         let core = &self.0.core;
-        if let Err(error) = core.status.check() {
-            return Err(PublishErrorKind::NotSent(error.to_string()));
-        }
+        let uplink = core.status.uplink();
+        let uplink = uplink.map_err(|error| PublishErrorKind::NotSent(error.to_string()))?;
         let now = core.services.clock.epoch_millis();
-        message.outgoing(&core.settings.origin, now, core.services.link.frame_max())
+        message.outgoing(&core.settings.origin, now, uplink.link.frame_max())
     }
 
     /// Consumes a queue with every option at its default: `handle` is called for each delivery, one at a time, with the
@@ -268,7 +278,7 @@ impl Connection {
     /// Whether the connection is up: not closed, not closing, not lost.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.0.core.status.is_up()
+        self.0.core.status.phase() == Phase::Up
     }
 
     /// Closes within 20 s. See [`close_within`](Self::close_within).
@@ -308,12 +318,12 @@ impl Connection {
 }
 
 impl Registrar for Core {
-    fn services(&self) -> Result<Services, Error> {
-        self.status.check()?;
-        if !self.status.is_up() {
-            return Err(Error::Closed);
+    fn services(&self) -> Result<(Services, Uplink), Error> {
+        let uplink = self.status.uplink()?;
+        match self.status.phase() {
+            Phase::Closing => Err(Error::Closed),
+            _ => Ok((self.services.clone(), uplink)),
         }
-        Ok(self.services.clone())
     }
 
     fn register(&self, consumer: &Consumer) {
