@@ -92,15 +92,15 @@ pub trait Observer: Send + Sync + 'static {
     }
 }
 
-/// Passes events to the connection's observer, if there is one, and keeps its panics off the library's threads.
+/// Passes events to the connection's observers, and keeps their panics off the library's threads.
 #[derive(Clone, Default)]
-pub(crate) struct Metrics(Option<Arc<dyn Observer>>);
+pub(crate) struct Metrics(Vec<Arc<dyn Observer>>);
 
 macro_rules! pass_on {
     ($($event:ident: $type:ty),+ $(,)?) => {
         impl Metrics {
             $(pub(crate) fn $event(&self, event: &$type) {
-                if let Some(observer) = &self.0 {
+                for observer in &self.0 {
                     let _ = catch_unwind(AssertUnwindSafe(|| observer.$event(event)));
                 }
             })+
@@ -115,18 +115,14 @@ pass_on!(
 );
 
 impl Metrics {
-    pub(crate) fn new(observer: Arc<dyn Observer>) -> Self {
-        Self(Some(observer))
+    pub(crate) fn add(&mut self, observer: impl Observer) {
+        self.0.push(Arc::new(observer));
     }
 }
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() {
-            "Metrics(observed)"
-        } else {
-            "Metrics"
-        })
+        write!(f, "Metrics({} observers)", self.0.len())
     }
 }
 

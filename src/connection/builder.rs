@@ -141,9 +141,9 @@ impl ConnectionBuilder {
         self
     }
 
-    /// Who hears of everything worth measuring. Nobody does by default.
+    /// Who hears of everything worth measuring. Nobody does by default; each call adds one.
     pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.metrics = Metrics::new(Arc::new(observer));
+        self.metrics.add(observer);
         self
     }
 

@@ -4,6 +4,7 @@ mod apply;
 mod builder;
 mod fetch;
 mod group;
+mod health;
 mod status;
 mod supervisor;
 
@@ -119,6 +120,7 @@ impl Connection {
             metrics: builder.metrics.clone(),
             confirm_timeout: builder.confirm_timeout,
             connect_timeout: limit,
+            view: Arc::default(),
         })
         .map_err(no_thread)?;
         let services = Services {

@@ -47,6 +47,10 @@ impl Lane {
         self.waiting.push_back(job);
     }
 
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len() + self.suspects.len()
+    }
+
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty() || !self.suspects.is_empty()
     }

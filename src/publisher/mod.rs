@@ -13,6 +13,7 @@ use crate::link::{Dialler, Generation};
 use crate::metrics::{Metrics, PublishOutcome, Published};
 use crate::transport::Outgoing;
 use crossbeam_channel::{Sender, unbounded};
+use parking_lot::Mutex;
 use reply::{Pending, Reply, reply};
 use std::io;
 use std::sync::Arc;
@@ -100,6 +101,33 @@ pub(crate) struct PublisherSettings {
     pub(crate) metrics: Metrics,
     pub(crate) confirm_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    pub(crate) view: Arc<Mutex<PublisherView>>,
+}
+
+/// What can be seen of the publishing side without asking it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PublisherView {
+    /// The broker does not read what is published, for this reason.
+    pub(crate) blocked: Option<String>,
+    /// There is no link, for this reason.
+    pub(crate) down: Option<String>,
+    /// How many copies wait unwritten for that.
+    pub(crate) waiting: usize,
+}
+
+impl PublisherView {
+    fn is_ready(&self) -> bool {
+        self.blocked.is_none() && self.down.is_none()
+    }
+}
+
+pub(crate) fn blocked_text(reason: &str) -> String {
+    let text = "the broker has blocked this connection; publishing is paused";
+    if reason.is_empty() {
+        text.to_owned()
+    } else {
+        format!("{text}: {reason}")
+    }
 }
 
 /// The handle to the publisher thread.
@@ -191,6 +219,10 @@ impl Publisher {
             ..
         } = &*self.settings;
         since.checked_add(confirm_timeout.checked_add(*connect_timeout)?)
+    }
+
+    pub(crate) fn view(&self) -> PublisherView {
+        self.settings.view.lock().clone()
     }
 
     /// Has the publisher look again at what waits unwritten.
