@@ -5,5 +5,9 @@
     reason = "a failed step is a failed test; the panic says which"
 )]
 
+mod conflicts;
+mod contract;
 mod harness;
 mod harness_selftest;
+mod ladders;
+mod support;
