@@ -135,6 +135,17 @@ impl ConsumerThread {
             settings, services, ..
         } = self;
         let queue = &settings.queue;
+        let refused = |failure| {
+            Error::broker(
+                format!("the queue {queue:?} could not be consumed"),
+                failure,
+            )
+        };
+        // Before the checks, which take a channel too: so there is always one left for declarations.
+        let channel = services
+            .link
+            .open_channel(services.call_timeout)
+            .map_err(refused)?;
         let mut memory = Memory::default();
         share::check_source(&services.admin, queue)?;
         if settings.declare {
@@ -147,16 +158,6 @@ impl ConsumerThread {
                     .map(crate::retry::Rung::delay),
             );
         }
-        let refused = |failure| {
-            Error::broker(
-                format!("the queue {queue:?} could not be consumed"),
-                failure,
-            )
-        };
-        let channel = services
-            .link
-            .open_channel(services.call_timeout)
-            .map_err(refused)?;
         channel.limit_prefetch(settings.prefetch).map_err(refused)?;
         let subscription = channel.subscribe(queue).map_err(refused)?;
         info!("consuming {queue}");
