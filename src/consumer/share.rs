@@ -6,7 +6,6 @@ use crate::headers::Headers;
 use crate::link::{Admin, Operation};
 use crate::retry::RetryLadder;
 use crate::topology::consumer_share;
-use crate::transport::Failure;
 use log::warn;
 
 /// Checks the source queue: a consumer never declares it.
@@ -33,7 +32,7 @@ pub(super) fn declare(admin: &Admin, queue: &str, ladder: &RetryLadder) -> Resul
         match admin.call(Operation::Declare(declaration.clone())) {
             Ok(()) => {}
             Err(failure) if failure.is_access_refused() => {
-                check_instead(admin, &declaration, failure)?;
+                admin.check_instead(&declaration, failure)?;
                 unverified.push(declaration.to_string());
             }
             Err(failure)
@@ -57,19 +56,4 @@ pub(super) fn declare(admin: &Admin, queue: &str, ladder: &RetryLadder) -> Resul
         );
     }
     Ok(())
-}
-
-/// A user without configure rights can still consume when everything stands. A binding cannot be asked for.
-fn check_instead(admin: &Admin, declaration: &Declaration, refused: Failure) -> Result<(), Error> {
-    match admin.call(Operation::Check(declaration.clone())) {
-        Ok(()) => Ok(()),
-        Err(failure) if failure.is_not_found() => Err(Error::broker(
-            format!("{declaration} does not exist, and this user may not declare it"),
-            refused,
-        )),
-        Err(failure) => Err(Error::broker(
-            format!("{declaration} could not be checked"),
-            failure,
-        )),
-    }
 }
