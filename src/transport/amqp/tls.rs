@@ -59,24 +59,33 @@ impl TlsOptions {
         let Some((chain, key)) = &self.client_certificate else {
             return Ok(Arc::new(builder.with_no_client_auth()));
         };
-        let chain = certificates(chain)?;
+        let file = chain;
+        let chain = certificates(file)?;
+        if chain.is_empty() {
+            return Err(format!("{}: no certificate is in it", file.display()));
+        }
         let key = PrivateKeyDer::from_pem_file(key)
             .map_err(|error| format!("{}: {error}", key.display()))?;
         let config = builder
             .with_client_auth_cert(chain, key)
-            .map_err(|error| format!("the client certificate was refused: {error}"))?;
+            .map_err(|error| format!("the client certificate cannot be used: {error}"))?;
         Ok(Arc::new(config))
     }
 
     fn roots(&self) -> Result<RootCertStore, String> {
-        let authorities = match &self.certificate_authority {
-            Some(file) => certificates(file)?,
-            None => rustls_native_certs::load_native_certs().certs,
+        let (authorities, file) = match &self.certificate_authority {
+            Some(file) => (certificates(file)?, file.display().to_string()),
+            None => (
+                rustls_native_certs::load_native_certs().certs,
+                "the system".to_owned(),
+            ),
         };
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(authorities);
         if roots.is_empty() {
-            return Err("no certificate authority was found to verify the broker with".to_owned());
+            return Err(format!(
+                "{file}: no certificate authority to verify the broker with"
+            ));
         }
         Ok(roots)
     }
@@ -174,8 +183,22 @@ impl Session {
     /// Sends all ciphertext there is, or fails with `WouldBlock`.
     fn send_ciphertext(&mut self, tcp: &mut mio::net::TcpStream) -> io::Result<()> {
         while self.tls.wants_write() {
-            self.tls.write_tls(tcp)?;
+            match self.tls.write_tls(tcp) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+                Err(error) => return Err(self.parting_words(tcp).unwrap_or(error)),
+            }
         }
         Ok(())
+    }
+
+    /// A broker that refuses our certificate says so and hangs up; a write may notice the end before a read does.
+    fn parting_words(&mut self, tcp: &mut mio::net::TcpStream) -> Option<io::Error> {
+        while let Ok(1..) = self.tls.read_tls(tcp) {
+            if let Err(alert) = self.tls.process_new_packets() {
+                return Some(io::Error::new(io::ErrorKind::InvalidData, alert));
+            }
+        }
+        None
     }
 }
