@@ -10,4 +10,11 @@ mod contract;
 mod harness;
 mod harness_selftest;
 mod ladders;
+mod logins;
+mod names;
+mod opening;
+mod permissions;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;
+mod topologies;

@@ -32,7 +32,16 @@ impl<'n> Vhost<'n> {
             .name()
             .unwrap_or("test")
             .replace("::", "-");
-        let name = format!("{test}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        Self::named(
+            node,
+            &format!("{test}-{}", COUNT.fetch_add(1, Ordering::Relaxed)),
+        )
+    }
+
+    /// A virtual host with a name that the test is about.
+    #[track_caller]
+    pub(crate) fn named(node: &'n Node, name: &str) -> Self {
+        let name = name.to_owned();
         node.eval_ok(&format!(
             "rabbit_vhost:add({}, <<\"test\">>)",
             binary(&name)
