@@ -116,7 +116,7 @@ mod tests {
             let given = frame(login(password).stand_in().response().as_bytes());
             for size in 1..real.len() {
                 let mut login = login(password);
-                let (mut wire, mut rest) = (Vec::new(), &given[..]);
+                let (mut wire, mut rest) = (Vec::<u8>::new(), &given[..]);
                 while !rest.is_empty() {
                     let written = size.min(rest.len());
                     match login.fill_in(rest) {

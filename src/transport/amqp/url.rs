@@ -104,7 +104,9 @@ impl BrokerUrl {
 
     /// The same login at another `host[:port]`.
     pub(crate) fn at(&self, address: &str) -> Result<Self, UrlError> {
-        let wrong = || UrlError(format!("{address:?} is no host or host:port"));
+        // A login does not belong here, and must not be shown when somebody wrote one all the same.
+        let shown = address.rsplit('@').next().unwrap_or_default();
+        let wrong = || UrlError(format!("{shown:?} is no host or host:port"));
         let url = Url::parse(&format!("amqp://{address}")).map_err(|_| wrong())?;
         let host = url
             .host_str()
@@ -261,6 +263,22 @@ mod tests {
     }
 
     #[test]
+    fn a_virtual_host_is_no_path() {
+        for (path, name) in [
+            ("/.", "."),
+            ("/%2e%2E", ".."),
+            ("/a%2f..", "a/.."),
+            ("/v?heartbeat=1", "v"),
+        ] {
+            let url = format!("amqp://h{path}");
+            assert_eq!(parse(&url).virtual_host, name);
+        }
+        assert_eq!(parse("amqp://h?heartbeat=1").virtual_host, "/");
+        let long = format!("amqp://h/{}", "v".repeat(256));
+        assert!(BrokerUrl::parse(&long).is_err());
+    }
+
+    #[test]
     fn further_hosts_keep_the_login() {
         let first = parse("amqp://user:secret@one:5673/orders");
         let second = first.at("two:5674").unwrap();
@@ -271,7 +289,14 @@ mod tests {
         assert_eq!(second.authentication, first.authentication);
         assert_eq!(first.at("two").unwrap().port, 5673);
         assert!(first.at("").is_err());
-        assert!(first.at("user:other@two").is_err());
+        for address in [
+            "user:other@two",
+            "user:other@two:99999",
+            "amqp://user:other@two",
+        ] {
+            let error = first.at(address).unwrap_err().to_string();
+            assert!(!error.contains("other"), "{error}");
+        }
     }
 
     #[test]
@@ -287,6 +312,8 @@ mod tests {
             ),
             ("amqp://user:secret@h:99999", "port"),
             ("amqp://user:%FFsecret@h", "password"),
+            ("amqp://user:1?secret@h", "parameter"),
+            ("amqp://user:1#secret@h", "#"),
         ] {
             let error = BrokerUrl::parse(url).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
