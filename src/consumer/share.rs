@@ -28,6 +28,7 @@ pub(super) fn check_source(admin: &Admin, queue: &str) -> Result<(), Error> {
 /// A rung or dead-letter queue on a cluster node that is down is a warning: it comes back with the node.
 pub(super) fn declare(admin: &Admin, queue: &str, ladder: &RetryLadder) -> Result<(), Error> {
     let mut unverified = Vec::new();
+    let mut down = Vec::new();
     for declaration in consumer_share(queue, ladder) {
         match admin.call(Operation::Declare(declaration.clone())) {
             Ok(()) => {}
@@ -35,10 +36,11 @@ pub(super) fn declare(admin: &Admin, queue: &str, ladder: &RetryLadder) -> Resul
                 admin.check_instead(&declaration, failure)?;
                 unverified.push(declaration.to_string());
             }
-            Err(failure)
-                if failure.is_not_found() && matches!(declaration, Declaration::Queue { .. }) =>
-            {
+            Err(failure) if failure.is_not_found() && may_be_down(&declaration, &down) => {
                 warn!("{declaration} is on a cluster node that is down: {failure}");
+                if let Declaration::Queue { name, .. } = declaration {
+                    down.push(name);
+                }
             }
             Err(failure) => {
                 return Err(Error::broker(
@@ -56,4 +58,13 @@ pub(super) fn declare(admin: &Admin, queue: &str, ladder: &RetryLadder) -> Resul
         );
     }
     Ok(())
+}
+
+/// Only a node that is down answers the declaration of a queue with 404; its binding then gets the same answer.
+fn may_be_down(declaration: &Declaration, down: &[String]) -> bool {
+    match declaration {
+        Declaration::Exchange { .. } => false,
+        Declaration::Queue { .. } => true,
+        Declaration::Binding { queue, .. } => down.contains(queue),
+    }
 }

@@ -255,3 +255,31 @@ fn nothing_is_declared_or_asked_for_when_declaring_is_turned_off() {
     );
     mq.close().unwrap();
 }
+
+#[test]
+fn what_is_on_a_cluster_node_that_is_down_is_a_warning_for_a_consumer() {
+    logs::capture();
+    let vhost = Vhost::new();
+    let raw = vhost.raw();
+    let mq = connect(&vhost);
+    topology("p5").apply(&mq).unwrap();
+    for queue in ["p5.dlq", "p5.parked", "p5.retry.1s"] {
+        vhost.lose(queue);
+        assert!(!raw.exists(queue));
+    }
+    let calls = Calls::default();
+    consume(&mq, "p5", &calls).unwrap();
+    let lines = logs::captured_with(Level::Warn, "p5.");
+    for queue in ["p5.dlq", "p5.parked", "p5.retry.1s"] {
+        assert!(
+            lines.iter().any(|line| line.contains(queue)),
+            "{queue} is not in: {lines:#?}"
+        );
+    }
+    // A source queue that is lost that way is an error all the same.
+    raw.classic("p6");
+    vhost.lose("p6");
+    let error = consume(&mq, "p6", &calls).unwrap_err();
+    assert!(error.is_not_found(), "{error:?}");
+    mq.close().unwrap();
+}

@@ -77,6 +77,16 @@ impl<'n> Vhost<'n> {
         self.node.close_connections(&self.name)
     }
 
+    /// Makes a durable classic queue look as one on a cluster node that is down: known, and not there.
+    #[track_caller]
+    pub(crate) fn lose(&self, queue: &str) {
+        self.node.eval_ok(&format!(
+            "mnesia:dirty_delete(rabbit_queue, rabbit_misc:r({}, queue, {}))",
+            binary(&self.name),
+            binary(queue)
+        ));
+    }
+
     /// Sets a policy for what matches `pattern`.
     #[track_caller]
     pub(crate) fn set_policy(&self, name: &str, pattern: &str, definition: &serde_json::Value) {
