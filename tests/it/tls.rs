@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::harness::wait::timed;
-use crate::harness::{Authority, Certificate, Flow, Proxy, Vhost, Way, secs};
+use crate::harness::{Authority, Certificate, Flow, Proxy, Vhost, Way, holds_for, secs};
 use crate::support::Calls;
 use parking_lot::Mutex;
 
@@ -132,7 +132,11 @@ fn many_messages_and_slow_readers_lose_nothing() {
                 (0..8).map(|_| Publish::bytes(body(3 * 1024 * 1024)).routing_key("slow")),
             )
         });
-        crate::harness::wait::let_pass(secs(1));
+        holds_for(
+            secs(1),
+            "the broker confirms nothing that is held back",
+            || !publishing.is_finished(),
+        );
         proxy.set(Way::ToBroker, Flow::Pass);
         for result in publishing.join().unwrap() {
             result.unwrap();
