@@ -70,6 +70,7 @@ impl Error {
             Failure::Refused { code, text } => Self::Broker { action, code, text },
             Failure::Lost(reason) => Self::ConnectionLost { reason },
             Failure::TimedOut => Self::Timeout { action },
+            Failure::NoChannelLeft => Self::Configuration(format!("{action}: {failure}")),
         }
     }
 

@@ -3,15 +3,15 @@
 use super::Connection;
 use crate::declaration::Declaration;
 use crate::error::Error;
-use crate::link::{Admin, Operation};
+use crate::link::Operation;
 use crate::retry::RetryLadder;
 use crate::topology::{Topology, retry_share};
-use crate::transport::Failure;
 use log::warn;
 
 impl Topology {
     /// Declares everything on the broker, in the order of the [plan](Topology::plan). What stands already and is equal
-    /// stays as it is, so that every service can apply its topology at every start.
+    /// stays as it is, so that every service can apply its topology at every start. A user without the right to declare
+    /// can do so too: where everything stands already, a warning says what was not declared.
     ///
     /// # Errors
     ///
@@ -41,24 +41,26 @@ impl RetryLadder {
 impl Connection {
     fn declare(&self, declarations: &[Declaration]) -> Result<(), Error> {
         let admin = self.0.core.status.uplink()?.admin;
-        declarations
-            .iter()
-            .try_for_each(|declaration| declare(&admin, declaration))
+        let mut unverified = Vec::new();
+        for declaration in declarations {
+            match admin.call(Operation::Declare(declaration.clone())) {
+                Ok(()) => {}
+                Err(failure) if failure.is_access_refused() => {
+                    admin.check_instead(declaration, failure)?;
+                    unverified.push(declaration.to_string());
+                }
+                Err(failure) => {
+                    let what = format!("{declaration} could not be declared");
+                    return Err(Error::broker(what, failure));
+                }
+            }
+        }
+        if !unverified.is_empty() {
+            warn!(
+                "this user may not declare what it applies; it exists, but for bindings that cannot be checked: {}",
+                unverified.join("; ")
+            );
+        }
+        Ok(())
     }
-}
-
-fn declare(admin: &Admin, declaration: &Declaration) -> Result<(), Error> {
-    let refused = match admin.call(Operation::Declare(declaration.clone())) {
-        Ok(()) => return Ok(()),
-        Err(failure) => failure,
-    };
-    let error =
-        |failure: Failure| Error::broker(format!("{declaration} could not be declared"), failure);
-    let may_stand = refused.is_access_refused();
-    let is_binding = matches!(declaration, Declaration::Binding { .. });
-    if may_stand && !is_binding && admin.call(Operation::Check(declaration.clone())).is_ok() {
-        warn!("{declaration} stands, but this user may not declare it: {refused}");
-        return Ok(());
-    }
-    Err(error(refused))
 }

@@ -211,7 +211,9 @@ impl<'a> Settling<'a> {
                     Ok(()) => Redeclared::Done,
                     Err(Failure::Refused { code: 404, .. }) => Redeclared::NodeDown,
                     Err(Failure::Refused { .. }) => Redeclared::Refused,
-                    Err(Failure::Lost(_) | Failure::TimedOut) => Redeclared::NoAnswer,
+                    Err(Failure::Lost(_) | Failure::TimedOut | Failure::NoChannelLeft) => {
+                        Redeclared::NoAnswer
+                    }
                 };
                 if let Err(failure) = result {
                     let queue = self.queue_of(target);

@@ -6,7 +6,6 @@ use crate::headers::Headers;
 use crate::link::{Admin, Operation};
 use crate::retry::RetryLadder;
 use crate::topology::consumer_share;
-use crate::transport::Failure;
 use log::warn;
 
 /// Checks the source queue: a consumer never declares it.
@@ -29,17 +28,19 @@ pub(super) fn check_source(admin: &Admin, queue: &str) -> Result<(), Error> {
 /// A rung or dead-letter queue on a cluster node that is down is a warning: it comes back with the node.
 pub(super) fn declare(admin: &Admin, queue: &str, ladder: &RetryLadder) -> Result<(), Error> {
     let mut unverified = Vec::new();
+    let mut down = Vec::new();
     for declaration in consumer_share(queue, ladder) {
         match admin.call(Operation::Declare(declaration.clone())) {
             Ok(()) => {}
             Err(failure) if failure.is_access_refused() => {
-                check_instead(admin, &declaration, failure)?;
+                admin.check_instead(&declaration, failure)?;
                 unverified.push(declaration.to_string());
             }
-            Err(failure)
-                if failure.is_not_found() && matches!(declaration, Declaration::Queue { .. }) =>
-            {
+            Err(failure) if failure.is_not_found() && may_be_down(&declaration, &down) => {
                 warn!("{declaration} is on a cluster node that is down: {failure}");
+                if let Declaration::Queue { name, .. } = declaration {
+                    down.push(name);
+                }
             }
             Err(failure) => {
                 return Err(Error::broker(
@@ -59,17 +60,11 @@ pub(super) fn declare(admin: &Admin, queue: &str, ladder: &RetryLadder) -> Resul
     Ok(())
 }
 
-/// A user without configure rights can still consume when everything stands. A binding cannot be asked for.
-fn check_instead(admin: &Admin, declaration: &Declaration, refused: Failure) -> Result<(), Error> {
-    match admin.call(Operation::Check(declaration.clone())) {
-        Ok(()) => Ok(()),
-        Err(failure) if failure.is_not_found() => Err(Error::broker(
-            format!("{declaration} does not exist, and this user may not declare it"),
-            refused,
-        )),
-        Err(failure) => Err(Error::broker(
-            format!("{declaration} could not be checked"),
-            failure,
-        )),
+/// Only a node that is down answers the declaration of a queue with 404; its binding then gets the same answer.
+fn may_be_down(declaration: &Declaration, down: &[String]) -> bool {
+    match declaration {
+        Declaration::Exchange { .. } => false,
+        Declaration::Queue { .. } => true,
+        Declaration::Binding { queue, .. } => down.contains(queue),
     }
 }

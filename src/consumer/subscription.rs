@@ -212,22 +212,23 @@ impl ConsumerThread {
             started,
         } = self;
         let queue = &settings.queue;
-        share::check_source(&uplink.admin, queue)?;
-        if settings.declare {
-            share::declare(&uplink.admin, queue, &settings.ladder)?;
-            let rungs = settings.ladder.rungs().iter().map(Rung::delay);
-            memory.rungs = rungs.collect();
-        }
         let refused = |failure| {
             Error::broker(
                 format!("the queue {queue:?} could not be consumed"),
                 failure,
             )
         };
+        // Before the checks, which take a channel too: so there is always one left for declarations.
         let channel = uplink
             .link
             .open_channel(services.call_timeout)
             .map_err(refused)?;
+        share::check_source(&uplink.admin, queue)?;
+        if settings.declare {
+            share::declare(&uplink.admin, queue, &settings.ladder)?;
+            let rungs = settings.ladder.rungs().iter().map(Rung::delay);
+            memory.rungs = rungs.collect();
+        }
         channel.limit_prefetch(settings.prefetch).map_err(refused)?;
         let subscription = channel.subscribe(queue).map_err(refused)?;
         info!("consuming {}", settings.label);

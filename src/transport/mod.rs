@@ -84,6 +84,8 @@ pub(crate) enum Failure {
     Lost(String),
     /// No answer within the limit that the caller set.
     TimedOut,
+    /// Every channel that the link may have is in use.
+    NoChannelLeft,
 }
 
 impl Failure {
@@ -104,6 +106,9 @@ impl fmt::Display for Failure {
             Self::Refused { text, .. } => f.write_str(text),
             Self::Lost(reason) => write!(f, "the connection was lost: {reason}"),
             Self::TimedOut => f.write_str("the broker did not answer in time"),
+            Self::NoChannelLeft => {
+                f.write_str("the connection has no free channel left (channel_max)")
+            }
         }
     }
 }

@@ -5,5 +5,16 @@
     reason = "a failed step is a failed test; the panic says which"
 )]
 
+mod conflicts;
+mod contract;
 mod harness;
 mod harness_selftest;
+mod ladders;
+mod logins;
+mod names;
+mod opening;
+mod permissions;
+mod support;
+#[cfg(feature = "tls")]
+mod tls;
+mod topologies;

@@ -1,5 +1,6 @@
 //! The socket under amiquip: ours, so that it has TCP_NODELAY, a kill switch, and TLS where it is asked for.
 
+use super::login::Login;
 use super::tune::{FrameMax, TuneWatch};
 use amiquip::IoStream;
 use mio::{Evented, Poll, PollOpt, Ready, Token};
@@ -11,6 +12,8 @@ use std::net::TcpStream;
 pub(super) struct Socket {
     tcp: mio::net::TcpStream,
     tune: TuneWatch,
+    /// Until it has been sent.
+    login: Option<Login>,
     #[cfg(feature = "tls")]
     tls: Option<super::tls::Session>,
 }
@@ -21,6 +24,7 @@ impl Socket {
         let socket = Self {
             tcp: non_blocking(tcp)?,
             tune,
+            login: None,
             #[cfg(feature = "tls")]
             tls: None,
         };
@@ -41,10 +45,29 @@ impl Socket {
             Self {
                 tcp: non_blocking(tcp)?,
                 tune,
+                login: None,
                 tls: Some(session),
             },
             frame_max,
         ))
+    }
+
+    /// Sends `login` where amiquip, which does not know it, sends its stand-in.
+    pub(super) fn log_in(&mut self, login: Login) {
+        self.login = Some(login);
+    }
+
+    #[cfg(feature = "tls")]
+    fn write_wire(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.tls {
+            Some(session) => session.write(&mut self.tcp, bytes),
+            None => self.tcp.write(bytes),
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn write_wire(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.tcp.write(bytes)
     }
 
     #[cfg(feature = "tls")]
@@ -75,17 +98,17 @@ impl Read for Socket {
 }
 
 impl Write for Socket {
-    #[cfg(feature = "tls")]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut self.tls {
-            Some(session) => session.write(&mut self.tcp, bytes),
-            None => self.tcp.write(bytes),
+        let Some((filled, end)) = self.login.as_ref().and_then(|login| login.fill_in(bytes)) else {
+            return self.write_wire(bytes);
+        };
+        let written = self.write_wire(&filled)?;
+        if written >= end {
+            self.login = None;
+        } else if let Some(login) = &mut self.login {
+            login.wrote(written, end);
         }
-    }
-
-    #[cfg(not(feature = "tls"))]
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.tcp.write(bytes)
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -8,10 +8,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::certificates::{Authority, Certificate};
 use super::wait::wait_until;
 
 /// A start takes about 5 s on a quiet machine and several times that on a busy one.
@@ -79,7 +81,7 @@ impl Node {
         let cookie_file = folder.join("home/.erlang.cookie");
         fs::write(&cookie_file, &cookie).unwrap();
         fs::set_permissions(&cookie_file, fs::Permissions::from_mode(0o400)).unwrap();
-        fs::write(folder.join("plugins"), "[].\n").unwrap();
+        fs::write(folder.join("plugins"), "[rabbitmq_auth_mechanism_ssl].\n").unwrap();
         fs::write(folder.join("advanced.config"), "[].\n").unwrap();
         fs::write(folder.join("rabbitmq.conf"), configuration(ports.amqp)).unwrap();
         // Erlang then resolves names itself and starts no inet_gethost processes, which outlive a killed node.
@@ -128,6 +130,33 @@ impl Node {
     /// The AMQP port on 127.0.0.1.
     pub(crate) fn port(&self) -> u16 {
         self.ports.amqp
+    }
+
+    /// A folder that the broker reads and that ends with the node.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Opens one more port, for TLS; returns it. It is gone after a restart.
+    ///
+    /// Clients may show a certificate of the same authority, and must when `clients_certified`.
+    #[track_caller]
+    pub(crate) fn listen_with_tls(
+        &self,
+        authority: &Authority,
+        own: &Certificate,
+        clients_certified: bool,
+    ) -> u16 {
+        let port = free_port();
+        let [ca, chain, key] = [&authority.file(), &own.chain, &own.key]
+            .map(|file| format!("{:?}", file.to_str().unwrap()));
+        self.eval("application:ensure_all_started(ssl)");
+        self.eval_ok(&format!(
+            "rabbit_networking:start_ssl_listener({{\"127.0.0.1\", {port}, auto}}, [{{cacertfile, {ca}}}, \
+             {{certfile, {chain}}}, {{keyfile, {key}}}, {{verify, verify_peer}}, \
+             {{fail_if_no_peer_cert, {clients_certified}}}], 1)"
+        ));
+        port
     }
 
     /// The broker's log and output so far.
@@ -208,6 +237,9 @@ impl Node {
     /// Evaluates and returns what was printed.
     fn call(&self, erlang: &str) -> Result<String, String> {
         let address = format!("127.0.0.1:{}", self.ports.distribution);
+        // Without a name every erl_call is c17, and the node turns the second c17 of a moment away.
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        let caller = format!("c{}", 100 + CALLS.fetch_add(1, Ordering::Relaxed));
         let mut child = broker_command("/usr/bin/timeout")
             .args([
                 "30",
@@ -216,6 +248,8 @@ impl Node {
                 &address,
                 "-c",
                 &self.cookie,
+                "-h",
+                &caller,
             ])
             .args(["-fetch_stdout", "-e"])
             .env("HOME", self.folder.join("home"))
@@ -487,6 +521,11 @@ fn configuration(port: u16) -> String {
          disk_free_limit.absolute = 1MB\n\
          vm_memory_high_watermark.absolute = {MEMORY_LIMIT}\n\
          collect_statistics_interval = 500\n\
+         auth_mechanisms.1 = PLAIN\n\
+         auth_mechanisms.2 = AMQPLAIN\n\
+         auth_mechanisms.3 = EXTERNAL\n\
+         ssl_options.verify = verify_peer\n\
+         ssl_cert_login_from = common_name\n\
          log.file.level = info\n\
          log.console = false\n"
     )
