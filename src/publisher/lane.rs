@@ -73,16 +73,22 @@ impl Lane {
         self.tracker.postpone(by);
     }
 
-    /// Writes what may be written. `Err` when the channel did not take it.
+    /// Writes what may be written. `Err` when the channel did not take it; without a channel everything stays.
     pub(super) fn write(&mut self) -> Result<(), Failure> {
+        let Some(open) = self.open.take() else {
+            return Ok(());
+        };
+        let written = self.write_on(open.channel.as_ref());
+        self.open = Some(open);
+        written
+    }
+
+    fn write_on(&mut self, channel: &dyn Channel) -> Result<(), Failure> {
         while let Some(job) = self.next_job() {
             if !is_wanted(&job.waiter) {
                 continue;
             }
-            let Some(open) = &self.open else {
-                return Ok(());
-            };
-            let written = open.channel.publish(&job.message);
+            let written = channel.publish(&job.message);
             let limit = monotonic()
                 .checked_add(self.confirm_timeout)
                 .unwrap_or_else(monotonic);

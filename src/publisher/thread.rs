@@ -210,21 +210,25 @@ impl PublisherThread {
     /// Reads confirms and returns on both channels.
     fn receive(&mut self) {
         for which in [Which::Copies, Which::Publishes] {
-            let mut answered = Vec::new();
-            let received = self
-                .lane(which)
-                .receive(&mut |waiter, since, result| answered.push((waiter, since, result)));
-            for (waiter, since, result) in answered {
-                self.answer(waiter, since, result);
-            }
-            match received {
+            match self.receive_on(which) {
                 Received::Nothing => {}
                 Received::StrayReturn => {
                     self.replace_channel(which, "a return that matches nothing came")
                 }
-                Received::Gone => self.channel_gone(which),
+                Received::Gone => self.channel_gone(which, None),
             }
         }
+    }
+
+    fn receive_on(&mut self, which: Which) -> Received {
+        let mut answered = Vec::new();
+        let received = self
+            .lane(which)
+            .receive(&mut |waiter, since, result| answered.push((waiter, since, result)));
+        for (waiter, since, result) in answered {
+            self.answer(waiter, since, result);
+        }
+        received
     }
 
     fn expire(&mut self) {
@@ -258,9 +262,12 @@ impl PublisherThread {
             State::Ready(_) if self.blocked.is_some() => {}
             State::Ready(_) => {
                 for which in [Which::Copies, Which::Publishes] {
-                    if let Err(failure) = self.lane(which).write() {
+                    // Again on the new channel: nothing else may come that would wake this thread.
+                    while let Err(failure) = self.lane(which).write() {
                         debug!("a publish was not taken: {failure}");
-                        self.channel_gone(which);
+                        // What was confirmed meanwhile is neither unknown nor to be tried again.
+                        self.receive_on(which);
+                        self.channel_gone(which, Some(failure));
                     }
                 }
             }
@@ -303,21 +310,23 @@ impl PublisherThread {
         }
     }
 
-    /// The channel is gone: because the whole link is, or because the broker closed it over a message.
-    fn channel_gone(&mut self, which: Which) {
+    /// The channel is gone: because the whole link is, or because the broker closed it over a message. The client library
+    /// gives the reason only once: in `met`, when a call has met it already.
+    fn channel_gone(&mut self, which: Which, met: Option<Failure>) {
         let Some(open) = self.lane(which).open.take() else {
             return;
         };
-        match open.channel.close() {
-            Err(Failure::Refused { text, .. }) => {
+        let failure = met.or_else(|| open.channel.close().err());
+        match failure {
+            Some(Failure::Refused { text, .. }) => {
                 warn!("the broker closed a publishing channel: {text}");
                 for (waiter, since, result) in self.lane(which).channel_closed(&text) {
                     self.answer(waiter, since, result);
                 }
                 self.reopen(which);
             }
-            Err(failure) => self.link_failed(&failure.to_string()),
-            Ok(()) => self.link_failed("a publishing channel ended"),
+            Some(failure) => self.link_failed(&failure.to_string()),
+            None => self.link_failed("a publishing channel ended"),
         }
     }
 

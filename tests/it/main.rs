@@ -18,3 +18,10 @@ mod support;
 #[cfg(feature = "tls")]
 mod tls;
 mod topologies;
+mod latency;
+mod loss;
+mod observed;
+mod publish_outcomes;
+mod publish_trouble;
+mod rungs;
+mod setting_aside;
