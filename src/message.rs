@@ -115,7 +115,8 @@ impl<T> Message<T> {
             .get_or_init(|| application_headers(&self.opened.delivery.headers))
     }
 
-    /// The exchange that this delivery came from; after a wait on the broker that is `acemq.retry`.
+    /// The exchange that this delivery came from; after a wait on the broker that is `acemq.retry`, after one in the consumer
+    /// the default exchange, which is empty.
     #[must_use]
     pub fn exchange(&self) -> &str {
         &self.opened.delivery.exchange
