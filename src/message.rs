@@ -129,12 +129,16 @@ impl<T> Message<T> {
     }
 
     /// The exchange of the first publish, on every attempt and in the dead-letter and parked queues.
+    ///
+    /// Of a message that RabbitMQ itself dead-lettered on its first attempt it is the dead-letter exchange; `x-death`, among
+    /// the headers, knows more.
     #[must_use]
     pub fn original_exchange(&self) -> &str {
         self.opened.original_exchange()
     }
 
-    /// The routing key of the first publish, on every attempt and in the dead-letter and parked queues.
+    /// The routing key of the first publish, on every attempt and in the dead-letter and parked queues, with the same
+    /// exception as [`original_exchange`](Self::original_exchange).
     #[must_use]
     pub fn original_routing_key(&self) -> &str {
         self.opened.original_routing_key()
