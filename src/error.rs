@@ -15,7 +15,8 @@ use std::fmt;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// A broker URL, a host or an option that cannot be used. Nothing was sent. Mend the configuration.
+    /// A broker URL, a host or an option that cannot be used, or a thread that could not be started. Nothing was sent. Mend
+    /// the configuration.
     Configuration(String),
     /// No connection came about within the limit. Start the broker, or check address and login.
     Connect {
@@ -43,9 +44,10 @@ pub enum Error {
         /// What happened to it.
         reason: String,
     },
-    /// The connection was closed by this process.
+    /// The connection was closed by this process, or is being closed and takes no new consumers.
     Closed,
-    /// The call would wait for the very thread that makes it: it was made on one of the library's own threads.
+    /// The call would wait for the very thread that makes it: it was made on one of the library's own threads, such as by an
+    /// observer. Handlers may make every call.
     OwnThread,
     /// A name or key is longer than AMQP's 255 bytes. Nothing was sent.
     NameTooLong(NameTooLong),

@@ -115,7 +115,8 @@ impl<T> Message<T> {
             .get_or_init(|| application_headers(&self.opened.delivery.headers))
     }
 
-    /// The exchange that this delivery came from; after a wait on the broker that is `acemq.retry`.
+    /// The exchange that this delivery came from; after a wait on the broker that is `acemq.retry`, after one in the consumer
+    /// the default exchange, which is empty.
     #[must_use]
     pub fn exchange(&self) -> &str {
         &self.opened.delivery.exchange
@@ -128,12 +129,16 @@ impl<T> Message<T> {
     }
 
     /// The exchange of the first publish, on every attempt and in the dead-letter and parked queues.
+    ///
+    /// Of a message that RabbitMQ itself dead-lettered on its first attempt it is the dead-letter exchange; `x-death`, among
+    /// the headers, knows more.
     #[must_use]
     pub fn original_exchange(&self) -> &str {
         self.opened.original_exchange()
     }
 
-    /// The routing key of the first publish, on every attempt and in the dead-letter and parked queues.
+    /// The routing key of the first publish, on every attempt and in the dead-letter and parked queues, with the same
+    /// exception as [`original_exchange`](Self::original_exchange).
     #[must_use]
     pub fn original_routing_key(&self) -> &str {
         self.opened.original_routing_key()

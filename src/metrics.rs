@@ -19,7 +19,8 @@ pub use snapshot::{Distribution, Sample, Snapshot, Value};
 
 /// Hears of everything worth measuring; every method does nothing unless it is written.
 ///
-/// The methods are called on the library's own threads: they should be quick and must not block. [`Registry`] is an
+/// The methods are called on the library's own threads, [`published`](Self::published) also on the thread that publishes:
+/// they should be quick and must not block. A panic in one is caught and ignored. [`Registry`] is an
 /// observer that keeps counts in memory; write another one to feed a metrics library of your choice.
 ///
 /// ```

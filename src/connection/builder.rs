@@ -73,8 +73,8 @@ impl ConnectionBuilder {
         }
     }
 
-    /// Further addresses, `host` or `host:port`, with the URL's login. Each attempt to connect tries all of them in turn,
-    /// the URL's own first. There are none by default.
+    /// Further addresses, `host` or `host:port`, with the URL's login and, where none is named, its port. Each attempt to
+    /// connect tries all of them in turn, the URL's own first, later the one that answered last. There are none by default.
     pub fn hosts<H: Into<String>>(mut self, hosts: impl IntoIterator<Item = H>) -> Self {
         self.hosts = hosts.into_iter().map(Into::into).collect();
         self
@@ -106,22 +106,23 @@ impl ConnectionBuilder {
         self
     }
 
-    /// How long a publish or a copy waits for the broker's confirm. Defaults to 10 s. After that it is unknown whether
-    /// the broker has the message.
+    /// How long a publish or a copy waits for the broker's confirm once it is sent. Defaults to 10 s. After that it is unknown
+    /// whether the broker has the message.
     pub fn confirm_timeout(mut self, timeout: Duration) -> Self {
         self.confirm_timeout = timeout;
         self
     }
 
-    /// How long one attempt to connect to one address may take, and how long any call to the broker. Defaults to 10 s, or to
-    /// the URL's `connection_timeout`.
+    /// How long one attempt to connect to one address may take, and how long each call that waits for the broker (to declare,
+    /// to check, to pull). Defaults to the URL's `connection_timeout`, else to 10 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
         self
     }
 
     /// The heartbeat that is asked for, in whole seconds, rounded up; the broker may insist on a shorter one. A dead peer is
-    /// noticed after about twice that. Defaults to 10 s, or to the URL's `heartbeat`; zero turns heartbeats off.
+    /// noticed after about twice that. Defaults to the URL's `heartbeat`, else to 10 s. Zero turns heartbeats off: a dead
+    /// peer is then noticed only by a call that gets no answer.
     pub fn heartbeat(mut self, interval: Duration) -> Self {
         self.heartbeat = Some(interval);
         self
@@ -158,8 +159,9 @@ impl ConnectionBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`] when the URL or an option cannot be used, [`Error::Connect`] when no address could be reached
-    /// or logged in to within the limit.
+    /// [`Error::Configuration`] when the URL, an option or a certificate file cannot be used, or no thread can be started;
+    /// [`Error::Connect`] when no address could be reached or logged in to within the limit. It has the last address and
+    /// reason; a wrong password takes RabbitMQ some seconds to refuse.
     pub fn open(self) -> Result<Connection, Error> {
         let unusable = |error: &dyn fmt::Display| Error::Configuration(error.to_string());
         let mut url = BrokerUrl::parse(&self.url).map_err(|error| unusable(&error))?;

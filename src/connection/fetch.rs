@@ -22,8 +22,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when the queue does not exist or may not be read; [`Error::Timeout`] and
-    /// [`Error::ConnectionLost`].
+    /// [`Error::Broker`] when the queue does not exist or may not be read; [`Error::NameTooLong`], [`Error::Timeout`],
+    /// [`Error::ConnectionLost`] and [`Error::Closed`]. After a timeout the message may be lost.
     pub fn pull(&self, queue: &str) -> Result<Option<Message<Vec<u8>>>, Error> {
         naming::check("queue", queue)?;
         let name = queue.to_owned();
@@ -53,7 +53,9 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// The first failure ends it; the messages moved before it stay moved, and no message is lost.
+    /// The first failure ends it; the messages moved before it stay moved, and no message is lost. [`Error::Broker`] when there
+    /// is no dead-letter queue, [`Error::Publish`] when the queue itself does not take a message. One whose publish has no
+    /// answer, or whose acknowledgement fails, stays in the dead-letter queue and may stand in the queue as well.
     pub fn replay(&self, queue: &str) -> Result<usize, Error> {
         let dead_letters = naming::dead_letter_queue(queue);
         naming::check("dead-letter queue", &dead_letters)?;

@@ -40,10 +40,15 @@ const BATCH: usize = 1024;
 /// A connection to RabbitMQ: publishes, consumes, declares, and closes by a deadline.
 ///
 /// A cheap handle: clones are the same connection, and may be used from any thread. It holds two sockets, so that
-/// acknowledgements are never stuck behind publishes that the broker has blocked.
+/// acknowledgements are never stuck behind publishes that the broker has blocked; the one that publishes is opened when it is
+/// first needed.
 ///
 /// Dropping the last handle without [`close`](Self::close) stops everything at once, as `close_within(Duration::ZERO)` does,
-/// and never hangs: unsettled deliveries are delivered again. A handler that holds a clone keeps the connection open.
+/// and takes a second at most: unsettled deliveries are delivered again. A handler that holds a clone keeps the connection
+/// open.
+///
+/// A connection that is lost is not made again yet: its consumers end, [`wait`](Self::wait) returns
+/// [`Error::ConnectionLost`], and other calls are refused.
 ///
 /// ```no_run
 /// use rungmq::{Ack, Connection, Message};
@@ -163,6 +168,10 @@ impl Connection {
     ///
     /// The message is persistent. Without [`Publish::mandatory`] a message that no queue takes is dropped by the broker and
     /// is no error.
+    ///
+    /// It waits for the [confirm timeout](ConnectionBuilder::confirm_timeout) at most once the message is sent. A message that
+    /// cannot be sent within that and the [connect timeout](ConnectionBuilder::connect_timeout) together is refused, and at once
+    /// while the broker has blocked the connection.
     ///
     /// # Errors
     ///
@@ -300,20 +309,24 @@ impl Connection {
     /// still runs then runs on in its thread, and its outcome is thrown away.
     ///
     /// Any thread may call it, also one that waits for signals. A second call returns `Ok` at once when the connection
-    /// has been closed, and waits with the first when it has not; the earlier deadline counts for both.
+    /// has been closed or lost, and waits with the first when it has not; the earlier deadline counts for both, and one of
+    /// them gets the error.
+    ///
+    /// A handler may call it: its own delivery is not waited for.
     ///
     /// # Errors
     ///
-    /// [`Error::Drain`] names the deliveries that were left behind; they will be delivered again.
+    /// [`Error::Drain`] names the deliveries that were left behind; they will be delivered again. [`Error::OwnThread`] on a
+    /// thread of the library that runs no handler, such as an observer's.
     pub fn close_within(&self, timeout: Duration) -> Result<(), Error> {
         self.0.core.status.close(Deadline::within(timeout), timeout)
     }
 
-    /// Blocks until the connection has been closed, by any thread.
+    /// Blocks until the connection has been closed, by any thread. The result of that close is for whoever called it.
     ///
     /// # Errors
     ///
-    /// [`Error::ConnectionLost`] when it was lost instead.
+    /// [`Error::ConnectionLost`] when it was lost instead; [`Error::OwnThread`] as for [`close_within`](Self::close_within).
     pub fn wait(&self) -> Result<(), Error> {
         self.0.core.status.wait()
     }

@@ -129,7 +129,8 @@ impl Consumer {
         self.0.in_flight.len()
     }
 
-    /// Whether there is a live subscription.
+    /// Whether there is a live subscription. False after a cancel or a close, and when the broker ended it: it deleted the queue,
+    /// closed the channel, or the connection was lost. It does not subscribe again yet.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.0.running.load(Ordering::Acquire)
@@ -139,11 +140,12 @@ impl Consumer {
     ///
     /// Deliveries that were received but not started go back to the queue, and so do messages that wait in a worker for
     /// their next attempt; a running handler may still return and is settled as always. The connection and its other
-    /// consumers are not touched. A second call returns `Ok` at once.
+    /// consumers are not touched. A second call returns `Ok` at once. A handler may call it: its own delivery is not waited for.
     ///
     /// # Errors
     ///
-    /// [`Error::Drain`] when handlers were still running at the deadline: they run on, and their outcome is thrown away.
+    /// [`Error::Drain`] when handlers were still running at the deadline, or their copies were not confirmed: handlers run
+    /// on, and their outcome is thrown away. [`Error::OwnThread`] on a thread of the library that runs no handler.
     pub fn cancel(&self, timeout: Duration) -> Result<(), Error> {
         cancel(&[self], timeout)
     }

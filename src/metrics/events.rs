@@ -172,9 +172,9 @@ pub enum PublishOutcome {
     Confirmed,
     /// It was mandatory, and no queue took it.
     Unroutable,
-    /// It was not sent.
+    /// The broker does not have it: it refused it, or it was not even sent.
     Refused,
-    /// The broker refused it, or its fate is unknown.
+    /// Its fate is unknown: it was sent, and nobody answered.
     Failed,
 }
 
@@ -201,15 +201,15 @@ impl fmt::Display for PublishOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HandBackReason {
-    /// No queue took its copy.
+    /// No queue took its copy, or the broker closed the channel over it.
     Unroutable,
-    /// The broker refused its copy.
+    /// The broker refused its copy: a nack.
     Nacked,
-    /// Its copy was not confirmed in time.
+    /// The broker did not answer in time.
     Timeout,
     /// The connection was lost before its copy was confirmed.
     Lost,
-    /// A shutdown ended its wait.
+    /// A shutdown ended its wait, or its copy failed during one.
     Drain,
 }
 

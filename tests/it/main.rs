@@ -10,18 +10,18 @@ mod contract;
 mod harness;
 mod harness_selftest;
 mod ladders;
+mod latency;
 mod logins;
+mod loss;
 mod names;
+mod observed;
 mod opening;
 mod permissions;
-mod support;
-#[cfg(feature = "tls")]
-mod tls;
-mod topologies;
-mod latency;
-mod loss;
-mod observed;
 mod publish_outcomes;
 mod publish_trouble;
 mod rungs;
 mod setting_aside;
+mod support;
+#[cfg(feature = "tls")]
+mod tls;
+mod topologies;
