@@ -3,7 +3,7 @@
 use super::Connection;
 use crate::declaration::Declaration;
 use crate::error::Error;
-use crate::link::Operation;
+use crate::link::{Admin, Operation};
 use crate::retry::RetryLadder;
 use crate::topology::{Topology, retry_share};
 use crate::transport::Failure;
@@ -42,28 +42,25 @@ impl RetryLadder {
 
 impl Connection {
     fn declare(&self, declarations: &[Declaration]) -> Result<(), Error> {
-        let core = &self.0.core;
-        core.status.check()?;
+        let admin = self.0.core.status.uplink()?.admin;
         declarations
             .iter()
-            .try_for_each(|declaration| self.declare_one(declaration))
+            .try_for_each(|declaration| declare(&admin, declaration))
     }
+}
 
-    fn declare_one(&self, declaration: &Declaration) -> Result<(), Error> {
-        let admin = &self.0.core.services.admin;
-        let refused = match admin.call(Operation::Declare(declaration.clone())) {
-            Ok(()) => return Ok(()),
-            Err(failure) => failure,
-        };
-        let error = |failure: Failure| {
-            Error::broker(format!("{declaration} could not be declared"), failure)
-        };
-        let may_stand = refused.is_access_refused();
-        let is_binding = matches!(declaration, Declaration::Binding { .. });
-        if may_stand && !is_binding && admin.call(Operation::Check(declaration.clone())).is_ok() {
-            warn!("{declaration} stands, but this user may not declare it: {refused}");
-            return Ok(());
-        }
-        Err(error(refused))
+fn declare(admin: &Admin, declaration: &Declaration) -> Result<(), Error> {
+    let refused = match admin.call(Operation::Declare(declaration.clone())) {
+        Ok(()) => return Ok(()),
+        Err(failure) => failure,
+    };
+    let error =
+        |failure: Failure| Error::broker(format!("{declaration} could not be declared"), failure);
+    let may_stand = refused.is_access_refused();
+    let is_binding = matches!(declaration, Declaration::Binding { .. });
+    if may_stand && !is_binding && admin.call(Operation::Check(declaration.clone())).is_ok() {
+        warn!("{declaration} stands, but this user may not declare it: {refused}");
+        return Ok(());
     }
+    Err(error(refused))
 }

@@ -15,6 +15,8 @@ use std::time::Duration;
 const DEFAULT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_RETRY_THRESHOLD: Duration = Duration::from_secs(30);
+const DEFAULT_RECOVERY_BACKOFF: (Duration, Duration) =
+    (Duration::from_millis(500), Duration::from_secs(30));
 const DEFAULT_PREFETCH: Option<u32> = None;
 
 /// How a connection is made. Made by [`Connection::builder`]; [`open`](Self::open) ends it.
@@ -44,6 +46,8 @@ pub struct ConnectionBuilder {
     pub(super) confirm_timeout: Duration,
     connect_timeout: Option<Duration>,
     heartbeat: Option<Duration>,
+    pub(super) recovery_backoff: (Duration, Duration),
+    pub(super) recovery_attempts: Option<u32>,
     pub(super) metrics: Metrics,
     #[cfg(feature = "tls")]
     tls: TlsOptions,
@@ -61,6 +65,8 @@ impl ConnectionBuilder {
             confirm_timeout: DEFAULT_CONFIRM_TIMEOUT,
             connect_timeout: None,
             heartbeat: None,
+            recovery_backoff: DEFAULT_RECOVERY_BACKOFF,
+            recovery_attempts: None,
             metrics: Metrics::default(),
             #[cfg(feature = "tls")]
             tls: TlsOptions::default(),
@@ -122,9 +128,23 @@ impl ConnectionBuilder {
         self
     }
 
-    /// Who hears of everything worth measuring. Nobody does by default.
+    /// How long to pause before a lost connection is tried again: `first`, doubling to `longest`, spread by a fifth both
+    /// ways. Defaults to 0.5 s and 30 s. The first attempt comes at once, unless the lost connection had only just come up.
+    pub fn recovery_backoff(mut self, first: Duration, longest: Duration) -> Self {
+        self.recovery_backoff = (first, longest);
+        self
+    }
+
+    /// How many attempts in a row are made to recover a lost connection; then it counts as closed, and
+    /// [`Connection::wait`] returns the reason. Each tries every address. Defaults to no limit.
+    pub fn recovery_attempts(mut self, attempts: u32) -> Self {
+        self.recovery_attempts = Some(attempts);
+        self
+    }
+
+    /// Who hears of everything worth measuring. Nobody does by default; each call adds one.
     pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.metrics = Metrics::new(Arc::new(observer));
+        self.metrics.add(observer);
         self
     }
 

@@ -60,6 +60,7 @@ impl Connection {
         let dead_letters = naming::dead_letter_queue(queue);
         naming::check("dead-letter queue", &dead_letters)?;
         let (source, services) = (queue.to_owned(), self.0.core.services.clone());
+        let frame_max = self.0.core.status.uplink()?.link.frame_max();
         let what = format!("replaying the queue {dead_letters:?}");
         let (moved, failed) = self.on_channel(&what, Duration::MAX, move |channel| {
             let mut moved = 0;
@@ -71,7 +72,7 @@ impl Connection {
                 let tag = delivery.tag;
                 let now = services.clock.epoch_millis();
                 let opened = open(delivery, now);
-                let message = replayed(&opened, &source, now, services.link.frame_max());
+                let message = replayed(&opened, &source, now, frame_max);
                 match PublishErrorKind::of(services.publisher.publish(message)) {
                     None => channel.ack(tag, false)?,
                     Some(kind) => {
@@ -101,11 +102,11 @@ impl Connection {
         work: impl FnOnce(&dyn Channel) -> Result<R, Failure> + Send + 'static,
     ) -> Result<R, Error> {
         let core = &self.0.core;
-        core.status.check()?;
+        let link = core.status.uplink()?.link;
         let (reply, answer) = bounded(1);
-        let (link, open_limit) = (core.services.link.clone(), core.services.call_timeout);
+        let (opening, open_limit) = (link.clone(), core.services.call_timeout);
         let errand = move || {
-            let result = link.open_channel(open_limit).and_then(|channel| {
+            let result = opening.open_channel(open_limit).and_then(|channel| {
                 let done = work(channel.as_ref())?;
                 channel.close()?;
                 Ok(done)
@@ -118,7 +119,6 @@ impl Connection {
             .map_err(|error| {
                 Error::Configuration(format!("no thread could be started: {error}"))
             })?;
-        let link = &core.services.link;
         select! {
             recv(answer) -> result => result.unwrap_or_else(|_| Err(link.lost())),
             recv(link.gone()) -> _ => Err(link.lost()),

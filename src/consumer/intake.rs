@@ -2,7 +2,7 @@
 
 use super::pool::{Job, News, Pool, Report};
 use super::settling::{Finding, Memory, Settling};
-use super::{Control, Services, Settings, Shared};
+use super::{Context, Control, Shared};
 use crate::publisher::CopyAnswer;
 use crate::shutdown::{Deadline, StrandedDelivery};
 use crate::transport::{Channel, Failure, Incoming, Subscription};
@@ -21,7 +21,7 @@ pub(super) enum Ending {
 
 /// One subscription on one channel.
 pub(super) struct Intake<'a> {
-    services: &'a Services,
+    context: Context<'a>,
     shared: &'a Shared,
     control: &'a Receiver<Control>,
     pool: &'a Pool,
@@ -37,7 +37,7 @@ pub(super) struct Intake<'a> {
 
 impl<'a> Intake<'a> {
     pub(super) fn new(
-        (settings, services): (&'a Settings, &'a Services),
+        context: Context<'a>,
         shared: &'a Shared,
         control: &'a Receiver<Control>,
         memory: &'a mut Memory,
@@ -48,7 +48,7 @@ impl<'a> Intake<'a> {
         let (answer, answers) = unbounded();
         let (find, findings) = unbounded();
         Self {
-            services,
+            context,
             shared,
             control,
             pool: &shared.pool,
@@ -58,7 +58,7 @@ impl<'a> Intake<'a> {
             answers,
             findings,
             settling: Settling::new(
-                (settings, services),
+                context,
                 &shared.pool,
                 memory,
                 channel,
@@ -90,14 +90,14 @@ impl<'a> Intake<'a> {
     /// Blocks until there is something to do.
     fn wait(&self) {
         let due = self.settling.next_release();
-        let release = due.map_or_else(never, |due| self.services.clock.at(due));
+        let release = due.map_or_else(never, |due| self.context.services.clock.at(due));
         let mut select = Select::new();
         select.recv(self.control);
         select.recv(&self.reports);
         select.recv(&self.answers);
         select.recv(&self.findings);
         select.recv(&release);
-        select.recv(self.services.link.gone());
+        select.recv(self.context.uplink.link.gone());
         if self.subscribed {
             self.subscription.watch(&mut select);
         }
@@ -109,8 +109,8 @@ impl<'a> Intake<'a> {
 
     /// Does everything there is to do.
     fn serve(&mut self) -> Result<Option<Ending>, Failure> {
-        if self.services.link.is_gone() {
-            return Err(self.services.link.lost());
+        if self.context.uplink.link.is_gone() {
+            return Err(self.context.uplink.link.lost());
         }
         while let Ok(control) = self.control.try_recv() {
             match control {

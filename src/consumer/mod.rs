@@ -14,7 +14,7 @@ mod task;
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::link::{Admin, Generation, Link, Over, OverSignal, is_owner_thread};
+use crate::link::{Generation, Over, OverSignal, Uplink, is_owner_thread};
 use crate::metrics::Metrics;
 use crate::publisher::Publisher;
 use crate::retry::{RetryLadder, RetryPolicy};
@@ -37,8 +37,6 @@ pub(crate) const GRACE: Duration = Duration::from_millis(500);
 /// What a consumer asks of its connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Services {
-    pub(crate) link: Arc<Link>,
-    pub(crate) admin: Admin,
     pub(crate) publisher: Publisher,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
@@ -48,8 +46,8 @@ pub(crate) struct Services {
 
 /// Where the connection keeps its consumers.
 pub(crate) trait Registrar {
-    /// The services of a connection that is up.
-    fn services(&self) -> Result<Services, Error>;
+    /// The services of a connection that is up, and its present link.
+    fn services(&self) -> Result<(Services, Uplink), Error>;
 
     fn register(&self, consumer: &Consumer);
 }
@@ -58,8 +56,16 @@ pub(crate) trait Registrar {
 #[derive(Debug)]
 pub(crate) enum Control {
     Stop(Deadline),
-    /// There is a delivery more that a drain need not wait for.
+    /// Something has changed that a wait may be for.
     LookAgain,
+}
+
+/// What a subscription works with.
+#[derive(Clone, Copy)]
+struct Context<'a> {
+    settings: &'a Settings,
+    services: &'a Services,
+    uplink: &'a Uplink,
 }
 
 /// What a consumer was built with.
@@ -97,6 +103,10 @@ struct Shared {
     ended: OverSignal,
     end: Mutex<Option<End>>,
     cancelled: AtomicBool,
+    /// The link over which the connection is up again, until the consumer thread takes it.
+    recovered: Mutex<Option<Uplink>>,
+    /// Why there is no subscription at the moment.
+    trouble: Mutex<Option<String>>,
 }
 
 /// How a consumer ended.
@@ -119,8 +129,8 @@ impl Consumer {
         self.0.in_flight.len()
     }
 
-    /// Whether there is a live subscription. False after a cancel or a close, and when the broker ended it: it deleted the queue,
-    /// closed the channel, or the connection was lost. It does not subscribe again yet.
+    /// Whether there is a live subscription. False after a cancel or a close, and for as long as the connection is lost, the
+    /// queue is gone, or the broker has closed the channel: the consumer subscribes again by itself.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.0.running.load(Ordering::Acquire)
@@ -138,6 +148,17 @@ impl Consumer {
     /// on, and their outcome is thrown away. [`Error::OwnThread`] on a thread of the library that runs no handler.
     pub fn cancel(&self, timeout: Duration) -> Result<(), Error> {
         cancel(&[self], timeout)
+    }
+
+    /// The connection is up again.
+    pub(crate) fn recover(&self, uplink: Uplink) {
+        *self.0.recovered.lock() = Some(uplink);
+        drop(self.0.control.send(Control::LookAgain));
+    }
+
+    /// Why there is no live subscription, when there is none.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.0.trouble.lock().clone()
     }
 
     /// Begins the drain, unless somebody has cancelled before; whether it did.

@@ -108,6 +108,8 @@ struct State {
     running: usize,
     idle: usize,
     threads: usize,
+    /// Somebody wants to be told when a permit is given back.
+    permit_wanted: bool,
     /// Nothing is started any more.
     shut: bool,
     closed: bool,
@@ -160,6 +162,14 @@ impl Pool {
     /// From now on no worker starts anything.
     pub(super) fn shut(&self) {
         self.0.state.lock().shut = true;
+    }
+
+    /// Whether a handler could be started now. If not, the consumer thread is told to look again when one can.
+    pub(super) fn has_permit(&self) -> bool {
+        let mut state = self.0.state.lock();
+        let free = state.running < self.0.work.concurrency;
+        state.permit_wanted = !free;
+        free
     }
 
     /// Takes back every delivery that no worker has taken, in order.
@@ -324,6 +334,10 @@ impl Shared {
     }
 
     fn give_permit_back(&self) {
-        self.state.lock().running -= 1;
+        let mut state = self.state.lock();
+        state.running -= 1;
+        if std::mem::take(&mut state.permit_wanted) {
+            drop(self.work.control.send(Control::LookAgain));
+        }
     }
 }

@@ -7,11 +7,11 @@ use super::ledger::{Circumstances, CopyEnd, Count, Effect, End, Event, Redeclare
 use super::pace::Pace;
 use super::pool::{Job, LONGEST_WAIT, News, Pool, Report, Reporter, WaitJob};
 use super::task::{Started, Task};
-use super::{Services, Settings};
+use super::{Context, Services, Settings};
 use crate::copy::copy;
 use crate::declaration::Declaration;
 use crate::headers::Headers;
-use crate::link::{Generation, Operation};
+use crate::link::{Generation, Operation, Uplink};
 use crate::metrics::{CopyLanded, HandBackReason, HandedBack, RungMissing, SetAsideFailed};
 use crate::naming;
 use crate::outcome::Outcome;
@@ -63,6 +63,7 @@ pub(super) struct Memory {
 pub(super) struct Settling<'a> {
     settings: &'a Settings,
     services: &'a Services,
+    uplink: &'a Uplink,
     pool: &'a Pool,
     memory: &'a mut Memory,
     channel: &'a dyn Channel,
@@ -79,7 +80,7 @@ pub(super) struct Settling<'a> {
 
 impl<'a> Settling<'a> {
     pub(super) fn new(
-        (settings, services): (&'a Settings, &'a Services),
+        context: Context<'a>,
         pool: &'a Pool,
         memory: &'a mut Memory,
         channel: &'a dyn Channel,
@@ -87,8 +88,9 @@ impl<'a> Settling<'a> {
         (reports, answers, findings): (Sender<Report>, Sender<CopyAnswer>, Sender<Finding>),
     ) -> Self {
         Self {
-            settings,
-            services,
+            settings: context.settings,
+            services: context.services,
+            uplink: context.uplink,
             pool,
             memory,
             channel,
@@ -387,10 +389,7 @@ impl<'a> Settling<'a> {
     fn copy(&mut self, tag: u64, target: Target) {
         let queue = self.queue_of(target);
         let Services {
-            clock,
-            link,
-            publisher,
-            ..
+            clock, publisher, ..
         } = self.services;
         let Some(entry) = self.ledger.get_mut(&tag) else {
             return;
@@ -411,7 +410,7 @@ impl<'a> Settling<'a> {
             attempt,
             reason,
             clock.epoch_millis(),
-            link.frame_max(),
+            self.uplink.link.frame_max(),
         );
         if !copy.left_out.is_empty() {
             let (id, names) = (opened.envelope.id(), copy.left_out.join(", "));
@@ -432,7 +431,7 @@ impl<'a> Settling<'a> {
         let rung = naming::retry_queue(&self.settings.queue, delay);
         let check = Operation::Check(Declaration::durable_queue(rung, Headers::new()));
         let findings = self.findings.clone();
-        self.services.admin.submit(check, move |result| {
+        self.uplink.admin.submit(check, move |result| {
             drop(findings.send(Finding::Rung { delay, result }));
         });
     }
@@ -451,7 +450,7 @@ impl<'a> Settling<'a> {
             Declaration::direct_exchange(exchange),
             Declaration::bound_by_name(&queue, exchange),
         ];
-        let admin = &self.services.admin;
+        let admin = &self.uplink.admin;
         let findings = self.findings.clone();
         let queue = Declaration::durable_queue(queue, Headers::new());
         admin.submit(Operation::Declare(queue), move |result| {

@@ -103,6 +103,48 @@ event! {
     }
 }
 
+event! {
+    /// A consumer that has a live subscription, at first or again.
+    Subscribed {
+        /// The queue that is consumed.
+        queue: &'a str,
+    }
+}
+
+event! {
+    /// A connection that is gone and will be made again.
+    Lost {
+        /// What happened to it.
+        reason: &'a str,
+    }
+}
+
+/// A pause before the next attempt to make a lost connection again.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Retrying {
+    attempt: u32,
+    pause: Duration,
+}
+
+impl Retrying {
+    pub(crate) fn new(attempt: u32, pause: Duration) -> Self {
+        Self { attempt, pause }
+    }
+
+    /// Which attempt it will be, from 1.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// How long until then.
+    #[must_use]
+    pub fn pause(&self) -> Duration {
+        self.pause
+    }
+}
+
 /// A connection that is up again.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -111,10 +153,6 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "a lost connection is not made again yet")
-    )]
     pub(crate) fn new(downtime: Duration) -> Self {
         Self { downtime }
     }

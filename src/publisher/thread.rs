@@ -1,9 +1,11 @@
 //! The publisher thread: owns the publishing link's channels, pipelines, and answers.
 
 use super::lane::{ConfirmChannel, Lane, Received};
-use super::{Command, PublishResult, PublisherSettings, UnknownCause, Waiter};
+use super::{
+    Command, PublishResult, PublisherSettings, PublisherView, UnknownCause, Waiter, blocked_text,
+};
 use crate::clock::monotonic;
-use crate::link::{Link, LinkNotice, Over, OverSignal};
+use crate::link::{Backoff, Link, LinkNotice, Over, OverSignal};
 use crate::metrics::Published;
 use crate::transport::Failure;
 use crossbeam_channel::{Receiver, Select, Sender};
@@ -13,7 +15,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Before the next attempt to open the publishing link; doubles up to [`LONGEST_PAUSE`].
+/// Before the next attempt to open the publishing link.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -50,7 +52,9 @@ pub(super) fn start(
         commands,
         state: State::Absent { not_before: None },
         number: 0,
-        pause: FIRST_PAUSE,
+        backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
+        opened_at: monotonic(),
+        down: None,
         blocked: None,
         stopping: None,
     };
@@ -70,7 +74,10 @@ struct PublisherThread {
     state: State,
     /// Counts the links, so that a late notice of an old one changes nothing.
     number: u64,
-    pause: Duration,
+    backoff: Backoff,
+    opened_at: Instant,
+    /// Why there is no link although there was one: callers are refused until it is back.
+    down: Option<String>,
     blocked: Option<(String, Instant)>,
     copies: Lane,
     publishes: Lane,
@@ -87,6 +94,7 @@ impl PublisherThread {
             self.receive();
             self.expire();
             self.write();
+            self.show();
             if self.is_finished() {
                 break;
             }
@@ -104,7 +112,7 @@ impl PublisherThread {
             }
         }
         let retry = match self.state {
-            State::Absent { not_before } if self.has_waiting() => not_before,
+            State::Absent { not_before } if self.is_needed() => not_before,
             _ => None,
         };
         let limits = [
@@ -122,10 +130,8 @@ impl PublisherThread {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Copy(job) => self.copies.push(job),
-            Command::Publish(job) => match &self.blocked {
-                Some((reason, _)) => job
-                    .waiter
-                    .answer(PublishResult::NotSent(blocked_text(reason))),
+            Command::Publish(job) => match self.refusal() {
+                Some(reason) => job.waiter.answer(PublishResult::NotSent(reason)),
                 None => self.publishes.push(job),
             },
             Command::LookAgain => {}
@@ -156,7 +162,8 @@ impl PublisherThread {
     fn opened(&mut self, opened: Opened) {
         debug!("publishing connection opened");
         self.number = opened.number;
-        self.pause = FIRST_PAUSE;
+        self.opened_at = monotonic();
+        self.down = None;
         self.copies.open = Some(opened.copies);
         self.publishes.open = Some(opened.publishes);
         self.state = State::Ready(opened.link);
@@ -164,11 +171,12 @@ impl PublisherThread {
 
     fn not_opened(&mut self, reason: &str) {
         warn!("no publishing connection: {reason}");
+        let pause = self.backoff.pause(rand::random());
         self.state = State::Absent {
-            not_before: monotonic().checked_add(self.pause),
+            not_before: monotonic().checked_add(pause),
         };
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         self.refuse_callers(reason);
+        self.down = Some(reason.to_owned());
     }
 
     fn refuse_callers(&mut self, reason: &str) {
@@ -189,9 +197,14 @@ impl PublisherThread {
         }
         self.refuse_callers(&format!("the connection was lost: {reason}"));
         self.blocked = None;
-        self.state = State::Absent {
-            not_before: monotonic().checked_add(self.pause),
+        self.down = Some(reason.to_owned());
+        self.backoff.lasted(self.opened_at.elapsed());
+        let not_before = if self.backoff.is_fresh() {
+            None
+        } else {
+            monotonic().checked_add(self.backoff.pause(rand::random()))
         };
+        self.state = State::Absent { not_before };
     }
 
     /// Reads confirms and returns on both channels.
@@ -232,7 +245,7 @@ impl PublisherThread {
 
     fn write(&mut self) {
         self.give_back_for_drains();
-        if !self.has_waiting() {
+        if !self.is_needed() {
             return;
         }
         match self.state {
@@ -262,7 +275,7 @@ impl PublisherThread {
             Waiter::Consumer { generation, .. } => {
                 !generation.is_live() || (!ready && generation.is_draining())
             }
-            Waiter::Caller { .. } => false,
+            Waiter::Caller(_) => false,
         });
         for waiter in withdrawn {
             waiter.answer(PublishResult::NotSent(
@@ -346,6 +359,32 @@ impl PublisherThread {
         waiter.answer(result);
     }
 
+    /// Why callers cannot publish now.
+    fn refusal(&self) -> Option<String> {
+        let blocked = self.blocked.as_ref();
+        blocked
+            .map(|(reason, _)| blocked_text(reason))
+            .or_else(|| Some(format!("the connection is down: {}", self.down.as_ref()?)))
+    }
+
+    /// Lets others see what they cannot ask for.
+    fn show(&self) {
+        let mut view = self.settings.view.lock();
+        if self.blocked.is_none() && self.down.is_none() && view.is_ready() {
+            return;
+        }
+        *view = PublisherView {
+            blocked: self.blocked.as_ref().map(|(reason, _)| reason.clone()),
+            down: self.down.clone(),
+            waiting: self.copies.waiting(),
+        };
+    }
+
+    /// A link that was lost is made again even when nothing waits for it.
+    fn is_needed(&self) -> bool {
+        self.has_waiting() || self.down.is_some()
+    }
+
     fn has_waiting(&self) -> bool {
         self.copies.has_waiting() || self.publishes.has_waiting()
     }
@@ -421,13 +460,4 @@ fn confirm_channel(link: &Link, limit: Duration) -> Result<ConfirmChannel, Failu
     let channel = link.open_channel(limit)?;
     let confirms = channel.confirms()?;
     Ok(ConfirmChannel { channel, confirms })
-}
-
-fn blocked_text(reason: &str) -> String {
-    let text = "the broker has blocked this connection; publishing is paused";
-    if reason.is_empty() {
-        text.to_owned()
-    } else {
-        format!("{text}: {reason}")
-    }
 }
