@@ -39,7 +39,7 @@ pub enum Error {
         /// What was tried.
         action: String,
     },
-    /// The connection was lost.
+    /// The connection is lost: it is being made again, or was given up. What was under way may or may not have happened.
     ConnectionLost {
         /// What happened to it.
         reason: String,

@@ -37,11 +37,11 @@
 //!   on the broker, in the queues of a [`RetryLadder`]. Dead letters are looked at with [`pull`](Connection::pull) and moved back
 //!   with [`replay`](Connection::replay). [`naming`] has the queues' names.
 //! * **Ending**: [`close_within`](Connection::close_within) from any thread; [`DrainTimeout`] names what it left behind.
-//! * **Watching**: a [`metrics::Registry`], or another [`metrics::Observer`].
+//! * **Watching**: [`health`](Connection::health); a [`metrics::Registry`], or another [`metrics::Observer`].
 //!
 //! The guides say more: [retries](docs::retries), [failures](docs::failures), [shutdown](docs::shutdown),
-//! [the broker](docs::broker), [metrics](docs::metrics). Guarantees, and what is not there yet (reconnection, health, an
-//! embedded broker), are in the README.
+//! [the broker](docs::broker), [metrics](docs::metrics). Guarantees, and what is not there yet (an embedded broker, a guard
+//! against malformed messages), are in the README.
 //!
 //! # Threads
 //!
@@ -61,8 +61,8 @@
 //!
 //! | level | what |
 //! |---|---|
-//! | warn | something is not as it should be, and the library goes on or says what ended: a connection lost or blocked, a consumer that ended, a rung that is missing, a copy that failed and its pause, a message rejected because it could be set aside nowhere, headers left out, a wait cut short, a user without rights, problems that a topology may have |
-//! | info | consuming began and ended, the connection was closed |
+//! | warn | something is not as it should be: a connection lost, blocked or given up, a consumer that does not consume, a rung that is missing, a copy that failed and its pause, a message rejected because it could be set aside nowhere, headers left out, a wait cut short, a user without rights, problems that a topology may have |
+//! | info | consuming began and ended, the next attempt to connect, connected again, the connection was closed |
 //! | debug | drains, connections opened and ended, the consuming connection blocked |
 //!
 //! Nothing is logged for a message that ends as its handler said, bodies are never logged, and `error` and `trace` are not used. amiquip logs under

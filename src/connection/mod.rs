@@ -47,8 +47,8 @@ const BATCH: usize = 1024;
 /// and takes a second at most: unsettled deliveries are delivered again. A handler that holds a clone keeps the connection
 /// open.
 ///
-/// A connection that is lost is not made again yet: its consumers end, [`wait`](Self::wait) returns
-/// [`Error::ConnectionLost`], and other calls are refused.
+/// A connection that is lost is made again, and its consumers subscribe again; until then calls are refused. See
+/// [`recovery_backoff`](ConnectionBuilder::recovery_backoff) and [`health`](Self::health).
 ///
 /// ```no_run
 /// use rungmq::{Ack, Connection, Message};
@@ -309,7 +309,7 @@ impl Connection {
     /// still runs then runs on in its thread, and its outcome is thrown away.
     ///
     /// Any thread may call it, also one that waits for signals. A second call returns `Ok` at once when the connection
-    /// has been closed or lost, and waits with the first when it has not; the earlier deadline counts for both, and one of
+    /// has been closed or given up, and waits with the first when it has not; the earlier deadline counts for both, and one of
     /// them gets the error.
     ///
     /// A handler may call it: its own delivery is not waited for.
@@ -322,11 +322,12 @@ impl Connection {
         self.0.core.status.close(Deadline::within(timeout), timeout)
     }
 
-    /// Blocks until the connection has been closed, by any thread. The result of that close is for whoever called it.
+    /// Blocks until the connection has been closed, by any thread. The result of that close is for whoever called it. While a
+    /// lost connection is made again it goes on waiting.
     ///
     /// # Errors
     ///
-    /// [`Error::ConnectionLost`] when it was lost instead; [`Error::OwnThread`] as for [`close_within`](Self::close_within).
+    /// [`Error::ConnectionLost`] when a lost connection was given up; [`Error::OwnThread`] as for [`close_within`](Self::close_within).
     pub fn wait(&self) -> Result<(), Error> {
         self.0.core.status.wait()
     }

@@ -129,8 +129,8 @@ impl Consumer {
         self.0.in_flight.len()
     }
 
-    /// Whether there is a live subscription. False after a cancel or a close, and when the broker ended it: it deleted the queue,
-    /// closed the channel, or the connection was lost. It does not subscribe again yet.
+    /// Whether there is a live subscription. False after a cancel or a close, and for as long as the connection is lost, the
+    /// queue is gone, or the broker has closed the channel: the consumer subscribes again by itself.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.0.running.load(Ordering::Acquire)
