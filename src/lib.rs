@@ -65,9 +65,9 @@
 //! | info | consuming began and ended, the next attempt to connect, connected again, the connection was closed |
 //! | debug | drains, connections opened and ended, the consuming connection blocked |
 //!
-//! Nothing is logged for a message that ends as its handler said, bodies are never logged, and `error` and `trace` are not used. amiquip logs under
-//! `amiquip`, and **at `debug` it writes the user and the password** when it connects: keep it at `info` or above, such as
-//! with `RUST_LOG=debug,amiquip=info`.
+//! Nothing is logged for a message that ends as its handler said, bodies and logins are never logged, and `error` and
+//! `trace` are not used. amiquip logs under `amiquip`: at `debug` every channel, and so every declaration, has its lines, and at
+//! `trace` every frame, bodies included. Keep it quiet with `RUST_LOG=debug,amiquip=info`.
 //!
 //! # Features
 //!

@@ -17,9 +17,7 @@ impl Topology {
     ///
     /// [`Error::Topology`] with every problem at once when the topology itself is wrong: nothing was sent then.
     /// [`Error::Broker`] for the first declaration that the broker refused, with its name and the broker's words; what was
-    /// declared before it stands. A queue or an exchange that this user may not declare (403) and that exists is only
-    /// warned of; a binding that the user may not make is an error. [`Error::Timeout`], [`Error::ConnectionLost`] and
-    /// [`Error::Closed`].
+    /// declared before it stands. [`Error::Timeout`], [`Error::ConnectionLost`] and [`Error::Closed`].
     pub fn apply(&self, connection: &Connection) -> Result<(), Error> {
         let plan = self.plan()?;
         for warning in plan.warnings() {
