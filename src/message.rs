@@ -1,7 +1,7 @@
 //! What a handler gets.
 
 use crate::envelope::{Envelope, application_headers};
-use crate::headers::Headers;
+use crate::headers::{HeaderValue, Headers};
 use crate::properties::Properties;
 use crate::transport::Delivery;
 use std::fmt;
@@ -28,20 +28,35 @@ impl Opened {
         }
     }
 
-    fn original<'a>(&'a self, header: &str, delivered: &'a str) -> &'a str {
-        self.delivery
-            .headers
-            .get(header)
-            .and_then(|value| value.as_str())
-            .unwrap_or(delivered)
+    fn original_header(&self, header: &str) -> Option<&str> {
+        self.delivery.headers.get(header)?.as_str()
+    }
+
+    /// What the broker noted when it first dead-lettered the message: the last entry of `x-death` is the oldest.
+    fn first_death(&self) -> Option<&Headers> {
+        match self.delivery.headers.get("x-death")? {
+            HeaderValue::Array(deaths) => match deaths.last()? {
+                HeaderValue::Table(death) => Some(death),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     pub(crate) fn original_exchange(&self) -> &str {
-        self.original(ORIGINAL_EXCHANGE, &self.delivery.exchange)
+        self.original_header(ORIGINAL_EXCHANGE)
+            .or_else(|| self.first_death()?.get("exchange")?.as_str())
+            .unwrap_or(&self.delivery.exchange)
     }
 
     pub(crate) fn original_routing_key(&self) -> &str {
-        self.original(ORIGINAL_ROUTING_KEY, &self.delivery.routing_key)
+        let of_death = || match self.first_death()?.get("routing-keys")? {
+            HeaderValue::Array(keys) => keys.first()?.as_str(),
+            _ => None,
+        };
+        self.original_header(ORIGINAL_ROUTING_KEY)
+            .or_else(of_death)
+            .unwrap_or(&self.delivery.routing_key)
     }
 }
 

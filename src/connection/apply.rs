@@ -3,7 +3,6 @@
 use super::Connection;
 use crate::declaration::Declaration;
 use crate::error::Error;
-use crate::link::Operation;
 use crate::retry::RetryLadder;
 use crate::topology::{Topology, retry_share};
 use log::warn;
@@ -23,7 +22,8 @@ impl Topology {
         for warning in plan.warnings() {
             warn!("{warning}");
         }
-        connection.declare(plan.declarations())
+        let sources: Vec<&str> = self.queue_names().collect();
+        connection.declare(plan.declarations(), &sources)
     }
 }
 
@@ -34,33 +34,14 @@ impl RetryLadder {
     ///
     /// As [`Topology::apply`], but for [`Error::Topology`].
     pub fn declare(&self, connection: &Connection) -> Result<(), Error> {
-        connection.declare(&retry_share(self.source(), self))
+        connection.declare(&retry_share(self.source(), self), &[])
     }
 }
 
 impl Connection {
-    fn declare(&self, declarations: &[Declaration]) -> Result<(), Error> {
+    fn declare(&self, declarations: &[Declaration], sources: &[&str]) -> Result<(), Error> {
         let admin = self.0.core.status.uplink()?.admin;
-        let mut unverified = Vec::new();
-        for declaration in declarations {
-            match admin.call(Operation::Declare(declaration.clone())) {
-                Ok(()) => {}
-                Err(failure) if failure.is_access_refused() => {
-                    admin.check_instead(declaration, failure)?;
-                    unverified.push(declaration.to_string());
-                }
-                Err(failure) => {
-                    let what = format!("{declaration} could not be declared");
-                    return Err(Error::broker(what, failure));
-                }
-            }
-        }
-        if !unverified.is_empty() {
-            warn!(
-                "this user may not declare what it applies; it exists, but for bindings that cannot be checked: {}",
-                unverified.join("; ")
-            );
-        }
+        admin.declare_all(declarations, sources, "a topology is applied")?;
         Ok(())
     }
 }

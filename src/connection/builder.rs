@@ -136,7 +136,8 @@ impl ConnectionBuilder {
     }
 
     /// How many attempts in a row are made to recover a lost connection; then it counts as closed, and
-    /// [`Connection::wait`] returns the reason. Each tries every address. Defaults to no limit.
+    /// [`Connection::wait`] returns the reason. Each tries every address. Defaults to no limit; 0 makes a
+    /// loss the end.
     pub fn recovery_attempts(mut self, attempts: u32) -> Self {
         self.recovery_attempts = Some(attempts);
         self

@@ -31,7 +31,11 @@ impl Connection {
                 HealthStatus::Down,
                 Some("the connection was closed".to_owned()),
             ),
-            Phase::Up if running < consumers.len() => {
+            Phase::Up
+                if consumers
+                    .iter()
+                    .any(|consumer| consumer.trouble().is_some()) =>
+            {
                 (HealthStatus::Degraded, Some(troubles(&consumers)))
             }
             Phase::Up => match &publisher.down {
@@ -60,12 +64,11 @@ impl Connection {
     }
 }
 
-/// Which consumers have no live subscription, and why.
+/// Which consumers do not do all of their work, and why.
 fn troubles(consumers: &[Consumer]) -> String {
-    let troubled = consumers.iter().filter(|consumer| !consumer.is_running());
-    let lines = troubled.map(|consumer| match consumer.trouble() {
-        Some(trouble) => format!("{}: {trouble}", consumer.queue()),
-        None => format!("{}: not subscribed yet", consumer.queue()),
+    let troubled = consumers.iter().filter_map(|consumer| {
+        let trouble = consumer.trouble()?;
+        Some(format!("{}: {trouble}", consumer.queue()))
     });
-    lines.collect::<Vec<_>>().join("; ")
+    troubled.collect::<Vec<_>>().join("; ")
 }

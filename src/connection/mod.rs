@@ -248,7 +248,12 @@ impl Connection {
     fn prepare(&self, message: &Publish) -> Result<(Envelope, Outgoing), PublishErrorKind> {
         let core = &self.0.core;
         let uplink = core.status.uplink();
-        let uplink = uplink.map_err(|error| PublishErrorKind::NotSent(error.to_string()))?;
+        let uplink = uplink.map_err(|error| {
+            core.services
+                .publisher
+                .count_refused(message.target_exchange());
+            PublishErrorKind::NotSent(error.to_string())
+        })?;
         let now = core.services.clock.epoch_millis();
         message.outgoing(&core.settings.origin, now, uplink.link.frame_max())
     }

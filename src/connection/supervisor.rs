@@ -140,6 +140,9 @@ impl Supervision {
         self.down_since = supervisor.clock.now();
         let life = self.down_since.saturating_duration_since(self.up_since);
         supervisor.backoff.lasted(life);
+        if supervisor.attempts == Some(0) {
+            return;
+        }
         if supervisor.backoff.is_fresh() {
             self.dial();
         } else {

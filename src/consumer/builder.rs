@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// Prefetch unless said otherwise; concurrency where that is larger.
 const DEFAULT_PREFETCH: u32 = 20;
+/// Half of RabbitMQ's own limit for an unsettled delivery.
+const DEFAULT_LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 /// `basic.qos` has 16 bits for it, and 0 would be no limit at all.
 const MOST_PREFETCH: u32 = 65_535;
 
@@ -50,6 +52,7 @@ pub struct ConsumerBuilder<'a, C = Json> {
     prefetch: Option<u32>,
     declare: bool,
     never_reject: bool,
+    longest_wait: Duration,
 }
 
 /// What becomes of a message that can neither be handled nor set aside.
@@ -84,6 +87,7 @@ impl<'a> ConsumerBuilder<'a> {
             prefetch: None,
             declare: true,
             never_reject: false,
+            longest_wait: DEFAULT_LONGEST_WAIT,
         }
     }
 }
@@ -121,6 +125,13 @@ impl<'a, C> ConsumerBuilder<'a, C> {
         self
     }
 
+    /// The longest that a retry waits in the consumer: a delivery that is held for 30 minutes makes RabbitMQ close the
+    /// channel. After this the next attempt comes early, with a warning. Defaults to 15 min.
+    pub fn longest_wait(mut self, wait: Duration) -> Self {
+        self.longest_wait = wait;
+        self
+    }
+
     /// Whether the consumer declares its dead-letter and parked queues and its rungs before it subscribes. Defaults to
     /// true. Even if not, it declares a dead-letter or parked queue that takes no message again.
     pub fn declare(mut self, declare: bool) -> Self {
@@ -146,6 +157,7 @@ impl<'a, C> ConsumerBuilder<'a, C> {
             prefetch: self.prefetch,
             declare: self.declare,
             never_reject: self.never_reject,
+            longest_wait: self.longest_wait,
         }
     }
 
@@ -240,6 +252,7 @@ impl<'a, C> ConsumerBuilder<'a, C> {
             prefetch: u16::try_from(prefetch).unwrap_or(u16::MAX),
             declare: self.declare,
             never_reject: self.never_reject,
+            longest_wait: self.longest_wait,
         })
     }
 }

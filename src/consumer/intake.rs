@@ -8,6 +8,10 @@ use crate::shutdown::{Deadline, StrandedDelivery};
 use crate::transport::{Channel, Failure, Incoming, Subscription};
 use crossbeam_channel::{Receiver, Select, never, unbounded};
 use log::debug;
+use std::time::{Duration, Instant};
+
+/// How often a subscription looks at what takes long.
+const SLOW_LOOK: Duration = Duration::from_secs(30);
 
 /// How a subscription ended.
 pub(super) enum Ending {
@@ -33,6 +37,7 @@ pub(super) struct Intake<'a> {
     findings: Receiver<Finding>,
     settling: Settling<'a>,
     draining: Option<Deadline>,
+    slow_look: Receiver<Instant>,
 }
 
 impl<'a> Intake<'a> {
@@ -66,6 +71,10 @@ impl<'a> Intake<'a> {
                 (report, answer, find),
             ),
             draining: None,
+            slow_look: context
+                .services
+                .clock
+                .at(context.services.clock.now() + SLOW_LOOK),
         }
     }
 
@@ -97,6 +106,7 @@ impl<'a> Intake<'a> {
         select.recv(&self.answers);
         select.recv(&self.findings);
         select.recv(&release);
+        select.recv(&self.slow_look);
         select.recv(self.context.uplink.link.gone());
         if self.subscribed {
             self.subscription.watch(&mut select);
@@ -129,6 +139,12 @@ impl<'a> Intake<'a> {
         }
         while let Ok(finding) = self.findings.try_recv() {
             self.settling.found(finding)?;
+            self.shared.show_down(self.settling.down());
+        }
+        if self.slow_look.try_recv().is_ok() {
+            self.settling.look_at_what_takes_long();
+            let clock = &self.context.services.clock;
+            self.slow_look = clock.at(clock.now() + SLOW_LOOK);
         }
         self.settling.release_held()?;
         self.settling.write_acks()?;

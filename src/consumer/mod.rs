@@ -13,6 +13,7 @@ mod subscription;
 mod task;
 
 use crate::clock::Clock;
+use crate::declaration::Declaration;
 use crate::error::Error;
 use crate::link::{Generation, Over, OverSignal, Uplink, is_owner_thread};
 use crate::metrics::Metrics;
@@ -81,6 +82,7 @@ struct Settings {
     prefetch: u16,
     declare: bool,
     never_reject: bool,
+    longest_wait: Duration,
 }
 
 /// A consumer of one queue. A cheap handle: clones are the same consumer.
@@ -105,6 +107,8 @@ struct Shared {
     cancelled: AtomicBool,
     /// The link over which the connection is up again, until the consumer thread takes it.
     recovered: Mutex<Option<Uplink>>,
+    /// Queues of its share that are on a cluster node that is down.
+    down: Mutex<Vec<String>>,
     /// Why there is no subscription at the moment.
     trouble: Mutex<Option<String>>,
 }
@@ -156,9 +160,14 @@ impl Consumer {
         drop(self.0.control.send(Control::LookAgain));
     }
 
-    /// Why there is no live subscription, when there is none.
+    /// Why this consumer does not do all of its work, when it does not.
     pub(crate) fn trouble(&self) -> Option<String> {
-        self.0.trouble.lock().clone()
+        if !self.is_running() {
+            let trouble = self.0.trouble.lock().clone();
+            return Some(trouble.unwrap_or_else(|| "not subscribed yet".to_owned()));
+        }
+        let down = self.0.down.lock();
+        (!down.is_empty()).then(|| format!("on a cluster node that is down: {}", down.join(", ")))
     }
 
     /// Begins the drain, unless somebody has cancelled before; whether it did.
@@ -255,6 +264,14 @@ impl Shared {
         let generation = Arc::new(Generation::new());
         *self.generation.lock() = Some(generation.clone());
         generation
+    }
+
+    fn show_down(&self, down: &[Declaration]) {
+        let queues = down.iter().filter_map(|declaration| match declaration {
+            Declaration::Queue { name, .. } => Some(name.clone()),
+            _ => None,
+        });
+        *self.down.lock() = queues.collect();
     }
 
     fn become_quiet(&self) {

@@ -24,9 +24,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A wait holds its delivery, and the broker closes a channel whose delivery is held for 30 minutes.
-pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
-
 /// What a worker tells the consumer thread.
 #[derive(Debug)]
 pub(super) struct Report {
@@ -84,6 +81,7 @@ pub(super) struct Work {
     pub(super) handler: Handler,
     pub(super) policy: RetryPolicy,
     pub(super) threshold: Duration,
+    pub(super) longest_wait: Duration,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: Metrics,
     pub(super) in_flight: InFlight,
@@ -323,14 +321,19 @@ impl Shared {
     }
 
     fn jittered(&self, delay: Duration) -> Duration {
-        let jittered = self.work.policy.jittered(delay, rand::random());
-        if jittered > LONGEST_WAIT {
+        let Work {
+            policy,
+            longest_wait,
+            label,
+            ..
+        } = &self.work;
+        let wait = policy.jittered(delay, rand::random());
+        if wait > *longest_wait {
             warn!(
-                "{}: a retry waits {LONGEST_WAIT:?} instead of {jittered:?}: the broker allows no longer hold",
-                self.work.queue
+                "{label}: a retry waits {longest_wait:?} instead of {wait:?}: no longer in the consumer"
             );
         }
-        jittered.min(LONGEST_WAIT)
+        wait.min(*longest_wait)
     }
 
     fn give_permit_back(&self) {

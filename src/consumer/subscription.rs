@@ -41,6 +41,7 @@ pub(super) fn start(
         handler,
         policy: settings.policy.clone(),
         threshold: settings.threshold,
+        longest_wait: settings.longest_wait,
         clock: services.clock.clone(),
         metrics: services.metrics.clone(),
         in_flight: in_flight.clone(),
@@ -60,6 +61,7 @@ pub(super) fn start(
         end: Mutex::new(None),
         cancelled: AtomicBool::new(false),
         recovered: Mutex::new(None),
+        down: Mutex::new(Vec::new()),
         trouble: Mutex::new(None),
     }));
     let limit = services.call_timeout;
@@ -225,7 +227,8 @@ impl ConsumerThread {
             .map_err(refused)?;
         share::check_source(&uplink.admin, queue)?;
         if settings.declare {
-            share::declare(&uplink.admin, queue, &settings.ladder)?;
+            memory.down = share::declare(&uplink.admin, queue, &settings.ladder)?;
+            shared.show_down(&memory.down);
             let rungs = settings.ladder.rungs().iter().map(Rung::delay);
             memory.rungs = rungs.collect();
         }

@@ -8,7 +8,8 @@ use crossbeam_channel::{Receiver, Sender, bounded, select_biased, unbounded};
 use log::warn;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -51,7 +52,7 @@ impl Admin {
             performer: Performer::start(&link)?,
             link: link.clone(),
             limit,
-            left: 0,
+            left: Arc::default(),
         };
         thread::Builder::new()
             .name("rungmq-admin".to_owned())
@@ -110,7 +111,8 @@ struct Coordinator {
     performer: Performer,
     link: Arc<Link>,
     limit: Duration,
-    left: usize,
+    /// Threads in calls that the broker has not answered yet.
+    left: Arc<AtomicUsize>,
 }
 
 impl Coordinator {
@@ -135,10 +137,10 @@ impl Coordinator {
 
     /// A call that hangs costs its caller only, unless the whole connection has stopped answering.
     fn leave_behind(&mut self) {
-        self.left += 1;
-        let answers = self.left <= MOST_LEFT_BEHIND
+        let left = self.performer.leave(&self.left);
+        let answers = left <= MOST_LEFT_BEHIND
             && self.link.open_channel(PROBE).is_ok_and(|channel| {
-                drop_elsewhere(channel);
+                close_elsewhere(channel);
                 true
             });
         match Performer::start(&self.link) {
@@ -152,7 +154,7 @@ impl Coordinator {
 }
 
 /// Closing a channel may hang like any other call, so not on the coordinator's thread.
-fn drop_elsewhere(channel: Box<dyn crate::transport::Channel>) {
+fn close_elsewhere(channel: Box<dyn crate::transport::Channel>) {
     let closing = thread::Builder::new()
         .name("rungmq-probe".to_owned())
         .spawn(move || drop(channel.close()));
@@ -163,18 +165,26 @@ fn drop_elsewhere(channel: Box<dyn crate::transport::Channel>) {
 struct Performer {
     operations: Sender<Operation>,
     results: Receiver<Result<(), Failure>>,
+    /// Set when the thread has been left behind: whom it tells that it is back.
+    left: Arc<OnceLock<Arc<AtomicUsize>>>,
 }
 
 impl Performer {
     fn start(link: &Arc<Link>) -> io::Result<Self> {
         let (operations, inbox) = unbounded();
         let (outbox, results) = unbounded();
-        let link = link.clone();
+        let left: Arc<OnceLock<Arc<AtomicUsize>>> = Arc::default();
+        let (link, counter) = (link.clone(), left.clone());
         thread::Builder::new()
             .name("rungmq-admin-call".to_owned())
             .spawn(move || {
                 for operation in inbox {
-                    if outbox.send(perform(&link, &operation)).is_err() {
+                    let result = perform(&link, &operation);
+                    if let Some(left) = counter.get() {
+                        left.fetch_sub(1, Ordering::AcqRel);
+                        return;
+                    }
+                    if outbox.send(result).is_err() {
                         return;
                     }
                 }
@@ -182,7 +192,15 @@ impl Performer {
         Ok(Self {
             operations,
             results,
+            left,
         })
+    }
+
+    /// Leaves the thread in the call that it makes; returns how many are left so, this one included.
+    fn leave(&self, count: &Arc<AtomicUsize>) -> usize {
+        let left = count.fetch_add(1, Ordering::AcqRel) + 1;
+        let _ = self.left.set(count.clone());
+        left
     }
 }
 

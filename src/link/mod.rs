@@ -6,6 +6,7 @@
 
 mod admin;
 mod backoff;
+mod declare;
 mod dialler;
 mod generation;
 mod opener;

@@ -200,6 +200,12 @@ impl Publisher {
         pending.into_iter().map(finish).collect()
     }
 
+    /// A publish was declined before it came here.
+    pub(crate) fn count_refused(&self, exchange: &str) {
+        let refused = Published::new(exchange, PublishOutcome::Refused, Duration::ZERO);
+        self.settings.metrics.published(&refused);
+    }
+
     fn begin(&self, message: Outgoing, since: Instant) -> Pending {
         let (reply, pending) = reply();
         let waiter = Waiter::Caller(reply);

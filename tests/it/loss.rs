@@ -1,4 +1,5 @@
-//! A connection that is lost ends: everybody is told, nothing hangs, and the broker has the messages back.
+//! A connection that is lost and not to be recovered ends: everybody is told, nothing hangs, and the broker has the
+//! messages back.
 
 use std::thread;
 
@@ -18,7 +19,7 @@ struct Busy {
 
 impl Busy {
     fn start(url: &str) -> Self {
-        let service = Observed::to(url);
+        let service = Observed::with(Connection::builder(url).recovery_attempts(0));
         let policy = fixed(3, 20.0);
         service.declare_queue(rungmq::Queue::new("q").classic(), &policy);
         let (diary, read) = diary();
@@ -48,7 +49,7 @@ impl Busy {
     }
 
     /// After the loss: everything has noticed, and every call comes back.
-    fn is_lost(self) {
+    fn assert_lost(self) {
         let mq = &self.service.mq;
         let waiting = mq.clone();
         let waiter = thread::spawn(move || waiting.wait());
@@ -110,7 +111,7 @@ fn a_connection_that_the_broker_closes_is_lost() {
     let vhost = Vhost::new();
     let busy = Busy::start(&vhost.url());
     assert_eq!(vhost.close_connections(), 2);
-    busy.is_lost();
+    busy.assert_lost();
     has_everything_back(&vhost.raw());
 }
 
@@ -120,7 +121,7 @@ fn a_connection_whose_sockets_are_cut_is_lost() {
     let proxy = Proxy::to(vhost.node());
     let busy = Busy::start(&proxy.url_for(vhost.name()));
     proxy.cut();
-    busy.is_lost();
+    busy.assert_lost();
     has_everything_back(&vhost.raw());
 }
 
@@ -130,7 +131,7 @@ fn the_loss_of_the_consuming_socket_alone_is_the_loss_of_the_connection() {
     let proxy = Proxy::to(vhost.node());
     let busy = Busy::start(&proxy.url_for(vhost.name()));
     proxy.cut_nth(0);
-    busy.is_lost();
+    busy.assert_lost();
     has_everything_back(&vhost.raw());
     wait_until(SOON, "no connection is left open", || {
         vhost.list_connections(&["pid"]).is_empty()
@@ -143,7 +144,7 @@ fn a_connection_to_a_broker_that_is_killed_is_lost() {
     let vhost = Vhost::on(&node);
     let busy = Busy::start(&vhost.url());
     node.kill_9();
-    busy.is_lost();
+    busy.assert_lost();
     node.start_again();
     let back = Raw::open(&vhost.url());
     back.wait_for_count("q", 3, SOON);
@@ -155,7 +156,7 @@ fn a_broker_that_falls_silent_is_noticed_by_its_heartbeats() {
     let proxy = Proxy::to(vhost.node());
     let busy = Busy::start(&format!("{}?heartbeat=1", proxy.url_for(vhost.name())));
     proxy.pause();
-    busy.is_lost();
+    busy.assert_lost();
     drop(proxy);
     has_everything_back(&vhost.raw());
 }
