@@ -94,7 +94,7 @@ impl Busy {
 }
 
 /// The three messages are in the queue again, each with its attempt as it was, and nothing besides.
-fn has_everything_back(raw: &Raw) {
+fn assert_everything_back(raw: &Raw) {
     raw.wait_for_count("q", 3, SOON);
     let got = raw.drain("q");
     let mut bodies: Vec<_> = got.iter().map(|got| got.text()).collect();
@@ -112,7 +112,7 @@ fn a_connection_that_the_broker_closes_is_lost() {
     let busy = Busy::start(&vhost.url());
     assert_eq!(vhost.close_connections(), 2);
     busy.assert_lost();
-    has_everything_back(&vhost.raw());
+    assert_everything_back(&vhost.raw());
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_connection_whose_sockets_are_cut_is_lost() {
     let busy = Busy::start(&proxy.url_for(vhost.name()));
     proxy.cut();
     busy.assert_lost();
-    has_everything_back(&vhost.raw());
+    assert_everything_back(&vhost.raw());
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn the_loss_of_the_consuming_socket_alone_is_the_loss_of_the_connection() {
     let busy = Busy::start(&proxy.url_for(vhost.name()));
     proxy.cut_nth(0);
     busy.assert_lost();
-    has_everything_back(&vhost.raw());
+    assert_everything_back(&vhost.raw());
     wait_until(SOON, "no connection is left open", || {
         vhost.list_connections(&["pid"]).is_empty()
     });
@@ -158,7 +158,7 @@ fn a_broker_that_falls_silent_is_noticed_by_its_heartbeats() {
     proxy.pause();
     busy.assert_lost();
     drop(proxy);
-    has_everything_back(&vhost.raw());
+    assert_everything_back(&vhost.raw());
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_loss_during_the_close_ends_the_close() {
     let (_, took) = close.join().unwrap();
     assert!(took < SOON, "{took:?}");
     drop(busy.release);
-    has_everything_back(&raw);
+    assert_everything_back(&raw);
 }
 
 #[test]

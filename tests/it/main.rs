@@ -5,6 +5,7 @@
     reason = "a failed step is a failed test; the panic says which"
 )]
 
+mod bounds;
 mod conflicts;
 mod contract;
 mod harness;
@@ -25,3 +26,4 @@ mod support;
 #[cfg(feature = "tls")]
 mod tls;
 mod topologies;
+mod worker_process;
