@@ -5,5 +5,6 @@
     reason = "a failed step is a failed test; the panic says which"
 )]
 
+mod delivery;
 mod harness;
 mod harness_selftest;
