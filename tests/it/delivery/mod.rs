@@ -4,6 +4,7 @@ mod bad_attempts;
 mod bad_input;
 mod copies;
 mod counts;
+mod drains;
 mod endings;
 mod envelopes;
 mod fetching;
