@@ -1,7 +1,7 @@
 //! What a handler gets.
 
 use crate::envelope::{Envelope, application_headers};
-use crate::headers::Headers;
+use crate::headers::{HeaderValue, Headers};
 use crate::properties::Properties;
 use crate::transport::Delivery;
 use std::fmt;
@@ -28,20 +28,57 @@ impl Opened {
         }
     }
 
-    fn original<'a>(&'a self, header: &str, delivered: &'a str) -> &'a str {
-        self.delivery
-            .headers
-            .get(header)
-            .and_then(|value| value.as_str())
-            .unwrap_or(delivered)
-    }
-
     pub(crate) fn original_exchange(&self) -> &str {
-        self.original(ORIGINAL_EXCHANGE, &self.delivery.exchange)
+        self.original(
+            ORIGINAL_EXCHANGE,
+            first_death_exchange,
+            &self.delivery.exchange,
+        )
     }
 
     pub(crate) fn original_routing_key(&self) -> &str {
-        self.original(ORIGINAL_ROUTING_KEY, &self.delivery.routing_key)
+        self.original(
+            ORIGINAL_ROUTING_KEY,
+            first_death_routing_key,
+            &self.delivery.routing_key,
+        )
+    }
+
+    /// Every copy of ours says it in a header; what the broker dead-lettered before there was one, in its own record.
+    fn original<'a>(
+        &'a self,
+        header: &str,
+        recorded: impl FnOnce(&'a Headers) -> Option<&'a str>,
+        delivered: &'a str,
+    ) -> &'a str {
+        let headers = &self.delivery.headers;
+        headers
+            .get(header)
+            .and_then(HeaderValue::as_str)
+            .or_else(|| first_death(headers).and_then(recorded))
+            .unwrap_or(delivered)
+    }
+}
+
+/// The oldest entry of the broker's record of dead-letterings; it puts the latest first.
+fn first_death(headers: &Headers) -> Option<&Headers> {
+    match headers.get("x-death")? {
+        HeaderValue::Array(deaths) => match deaths.last()? {
+            HeaderValue::Table(death) => Some(death),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn first_death_exchange(death: &Headers) -> Option<&str> {
+    death.get("exchange")?.as_str()
+}
+
+fn first_death_routing_key(death: &Headers) -> Option<&str> {
+    match death.get("routing-keys")? {
+        HeaderValue::Array(keys) => keys.first()?.as_str(),
+        _ => None,
     }
 }
 

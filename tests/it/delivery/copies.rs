@@ -1,14 +1,12 @@
 //! Copies carry what belongs to the message, reach its own queue only, and leave its first address known.
 
-use std::time::Duration;
-
-use amiquip::{AmqpProperties, AmqpValue, ExchangeType, FieldTable};
+use amiquip::{AmqpProperties, AmqpValue, FieldTable};
 use amq_protocol_types::DecimalValue;
-use rungmq::{Ack, Connection, HeaderValue, Message, Properties, Publish, naming};
-use serde_json::{Value, json};
+use rungmq::{Ack, Connection, HeaderValue, Message, Properties, naming};
+use serde_json::Value;
 
 use super::{LIMIT, LONG_RUNG, Q, Seen, Stage, THRESHOLD, by_long_rung, by_rung, soon};
-use crate::harness::{Got, Node, Raw, Vhost, holds_for, table, wait_until};
+use crate::harness::{Got, Node, Raw, Vhost, table};
 
 /// A header of every type there is, nested ones included.
 fn every_type() -> FieldTable {
@@ -259,7 +257,7 @@ fn the_brokers_own_record_of_a_rung_stays_behind() {
         .unwrap();
     let dead = stage.dead();
     assert_eq!(headers.all(), [false, true], "the rung adds it");
-    for (name, _) in dead.properties.headers().as_ref().unwrap() {
+    for name in dead.properties.headers().as_ref().unwrap().keys() {
         assert!(!name.contains("death"), "{name}");
     }
 }
@@ -282,198 +280,6 @@ fn a_message_goes_round_the_same_rung_many_times() {
     assert_eq!(stage.dead().header_number("x-acemq-attempt"), Some(6));
     assert_eq!(attempts.all(), [1, 2, 3, 4, 5, 6]);
     stage.settled(&[("retried", 5), ("dead_lettered", 1)]);
-}
-
-/// Case 4.
-#[test]
-fn a_request_is_answered_on_its_second_attempt() {
-    let stage = Stage::new();
-    let replies = Seen::default();
-    let (seen, mq) = (replies.clone(), stage.mq.clone());
-    let consumer = stage
-        .consumer(&by_rung(3))
-        .start(move |message: Message<Value>| {
-            let reply_to = message.properties().reply_to.clone().unwrap();
-            seen.push((message.attempt(), reply_to.clone()));
-            if message.attempt() == 1 {
-                return Err("not yet".to_owned());
-            }
-            // Not mandatory: to the broker a requester is no queue.
-            let answer = Publish::text("42")
-                .routing_key(reply_to)
-                .correlation_id("request 7");
-            mq.publish_with(answer).map_err(|error| error.to_string())?;
-            Ok(())
-        })
-        .unwrap();
-    let request = AmqpProperties::default().with_correlation_id("request 7".to_owned());
-    let answer = stage
-        .raw
-        .request(Q, "\"?\"", request, LIMIT)
-        .expect("an answer");
-    assert_eq!(answer.text(), "42");
-    assert_eq!(
-        answer.properties.correlation_id().as_deref(),
-        Some("request 7")
-    );
-    stage.settled(&[("acked", 1), ("retried", 1)]);
-    let replies = replies.all();
-    assert_eq!(replies.len(), 2);
-    assert_eq!(replies[0].1, replies[1].1, "carried as it was");
-    assert!(replies[0].1.starts_with("amq.rabbitmq.reply-to."));
-    // The handler holds a handle, which would keep the connection for the rest of the process.
-    consumer.cancel(LIMIT).unwrap();
-    stage.mq.close().unwrap();
-}
-
-/// Case 5.
-#[test]
-fn a_retry_reaches_its_own_queue_only() {
-    let stage = Stage::bare();
-    stage.raw.exchange("events", ExchangeType::Fanout);
-    for queue in ["a", "b"] {
-        stage.raw.quorum(queue);
-        stage.raw.bind(queue, "events", "");
-    }
-    let (a, b) = (Seen::default(), Seen::default());
-    let (seen_a, seen_b) = (a.clone(), b.clone());
-    stage
-        .mq
-        .consumer("a")
-        .retry_policy(by_rung(4))
-        .start(move |message: Message<Value>| {
-            seen_a.push(message.attempt());
-            if message.attempt() < 4 {
-                Ack::retry("no stock")
-            } else {
-                Ack::accept()
-            }
-        })
-        .unwrap();
-    stage
-        .mq
-        .consumer("b")
-        .retry_policy(by_rung(4))
-        .start(move |message: Message<Value>| seen_b.push(message.attempt()))
-        .unwrap();
-    stage.mq.publish("events", "order.placed", &1).unwrap();
-    stage.settled_in("a", &[("acked", 1), ("retried", 3)]);
-    stage.settled_in("b", &[("acked", 1)]);
-    assert_eq!((a.all(), b.all()), (vec![1, 2, 3, 4], vec![1]));
-}
-
-/// Case 6.
-#[test]
-fn a_message_knows_where_it_was_first_published_on_every_attempt() {
-    let stage = Stage::new();
-    stage.raw.exchange("events", ExchangeType::Topic);
-    stage.raw.bind(Q, "events", "order.#");
-    stage.raw.publish(
-        "events",
-        "order.placed",
-        "1",
-        AmqpProperties::default().with_message_id("id-1".to_owned()),
-    );
-    let addresses = Seen::default();
-    let seen = addresses.clone();
-    stage
-        .consumer(&by_rung(3))
-        .start(move |message: Message<Value>| {
-            seen.push([
-                message.exchange().to_owned(),
-                message.routing_key().to_owned(),
-                message.original_exchange().to_owned(),
-                message.original_routing_key().to_owned(),
-                message.envelope().kind().to_owned(),
-            ]);
-            Ack::retry("no stock")
-        })
-        .unwrap();
-    let dead = stage.dead();
-    assert_eq!(
-        addresses.all(),
-        [
-            [
-                "events",
-                "order.placed",
-                "events",
-                "order.placed",
-                "order.placed"
-            ],
-            ["acemq.retry", Q, "events", "order.placed", "order.placed"],
-            ["acemq.retry", Q, "events", "order.placed", "order.placed"],
-        ]
-    );
-    assert_eq!(dead.exchange, "", "the library's own copy");
-    assert_eq!(dead.header_text("x-original-exchange"), Some("events"));
-    assert_eq!(
-        dead.header_text("x-original-routingKey"),
-        Some("order.placed")
-    );
-}
-
-#[test]
-fn the_first_address_of_a_message_that_came_straight_is_the_default_exchange() {
-    let stage = Stage::new();
-    stage.send("1");
-    let addresses = Seen::default();
-    let seen = addresses.clone();
-    stage
-        .consumer(&soon(2))
-        .start(move |message: Message<Value>| {
-            seen.push((
-                message.original_exchange().to_owned(),
-                message.original_routing_key().to_owned(),
-            ));
-            Ack::park("hm")
-        })
-        .unwrap();
-    let parked = stage.parked();
-    assert_eq!(addresses.all(), [(String::new(), Q.to_owned())]);
-    assert_eq!(parked.header_text("x-original-exchange"), Some(""));
-    assert_eq!(parked.header_text("x-original-routingKey"), Some(Q));
-}
-
-/// Case 7.
-#[test]
-fn nothing_is_rejected_after_a_copy() {
-    let stage = Stage::new();
-    stage.raw.classic("x");
-    stage.raw.exchange("ops.dlx", ExchangeType::Fanout);
-    stage.raw.bind("x", "ops.dlx", "");
-    stage.vhost.set_policy(
-        "ops",
-        &format!("^{Q}$"),
-        &json!({"dead-letter-exchange": "ops.dlx"}),
-    );
-    wait_until(LIMIT, "the policy applies", || {
-        stage
-            .vhost
-            .queue(Q, &["policy"])
-            .is_some_and(|row| row["policy"] == "ops")
-    });
-    stage
-        .raw
-        .send_all(Q, ["1", "2", "3", "x"], &AmqpProperties::default());
-    stage
-        .consumer(&soon(2))
-        .start(|message: Message<u32>| match message.payload() {
-            1 => Ack::retry("no stock"),
-            2 => Ack::reject("no"),
-            _ => Ack::park("hm"),
-        })
-        .unwrap();
-    stage.settled(&[
-        ("retried", 1),
-        ("rejected", 1),
-        ("dead_lettered", 1),
-        ("parked", 2),
-    ]);
-    assert_eq!(stage.raw.count(&naming::dead_letter_queue(Q)), 2);
-    assert_eq!(stage.raw.count(&naming::parked_queue(Q)), 2);
-    holds_for(Duration::from_millis(500), "nothing was rejected", || {
-        stage.raw.count("x") == 0
-    });
 }
 
 /// Case 1: the copies outlive a restart, even of a message that would not have.

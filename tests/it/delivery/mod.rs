@@ -1,5 +1,6 @@
 //! A delivery's life and the copies made of it, on a real broker.
 
+mod addresses;
 mod bad_attempts;
 mod bad_input;
 mod copies;
