@@ -6,5 +6,6 @@
 )]
 
 mod delivery;
+mod examples;
 mod harness;
 mod harness_selftest;
