@@ -283,25 +283,36 @@ impl Publish {
                     .map_err(|error| PublishErrorKind::Invalid(error.to_string()))?;
             }
         }
-        check_header_names(headers)
+        check_headers(headers)
     }
 }
 
-fn check_header_names(headers: &Headers) -> Result<(), PublishErrorKind> {
+fn check_headers(headers: &Headers) -> Result<(), PublishErrorKind> {
     for (name, value) in headers.iter() {
         naming::check("header name", name)
             .map_err(|error| PublishErrorKind::Invalid(error.to_string()))?;
-        check_nested(value)?;
+        check_value(name, value)?;
     }
     Ok(())
 }
 
-fn check_nested(value: &HeaderValue) -> Result<(), PublishErrorKind> {
-    match value {
-        HeaderValue::Table(table) => check_header_names(table),
-        HeaderValue::Array(values) => values.iter().try_for_each(check_nested),
-        _ => Ok(()),
+/// RabbitMQ closes the connection over a float that is no number.
+fn check_value(name: &str, value: &HeaderValue) -> Result<(), PublishErrorKind> {
+    let not_finite = match value {
+        HeaderValue::Table(table) => return check_headers(table),
+        HeaderValue::Array(values) => {
+            return values.iter().try_for_each(|value| check_value(name, value));
+        }
+        HeaderValue::F32(number) => !number.is_finite(),
+        HeaderValue::F64(number) => !number.is_finite(),
+        _ => false,
+    };
+    if not_finite {
+        return Err(PublishErrorKind::Invalid(format!(
+            "the header {name:?} is a float that is no finite number, which RabbitMQ cannot read"
+        )));
     }
+    Ok(())
 }
 
 /// A publish that failed. [`into_message`](Self::into_message) gives the message back.

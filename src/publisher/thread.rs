@@ -254,7 +254,7 @@ impl PublisherThread {
         }
         match self.state {
             State::Absent { not_before } => {
-                if not_before.is_none_or(|instant| instant <= monotonic()) {
+                if is_due(not_before) {
                     self.open();
                 }
             }
@@ -274,10 +274,13 @@ impl PublisherThread {
         }
     }
 
-    /// A drain does not wait for a link that is not there: its copies were never written, so their messages go back.
+    /// A drain does not wait for a link that was lost: its copies were never written, so their messages go back. One that
+    /// was not needed so far is opened for it.
     fn give_back_for_drains(&mut self) {
-        let ready =
-            matches!(self.state, State::Ready(_) | State::Opening) && self.blocked.is_none();
+        let ready = match self.state {
+            State::Absent { not_before } => is_due(not_before),
+            State::Opening | State::Ready(_) => self.blocked.is_none(),
+        };
         let withdrawn = self.copies.withdraw(|waiter| match waiter {
             Waiter::Consumer { generation, .. } => {
                 !generation.is_live() || (!ready && generation.is_draining())
@@ -437,6 +440,11 @@ impl PublisherThread {
             Which::Publishes => &mut self.publishes,
         }
     }
+}
+
+/// Whether a link may be opened now.
+fn is_due(not_before: Option<Instant>) -> bool {
+    not_before.is_none_or(|instant| instant <= monotonic())
 }
 
 #[derive(Clone, Copy)]

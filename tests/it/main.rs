@@ -8,6 +8,8 @@
 mod bounds;
 mod conflicts;
 mod contract;
+mod delivery;
+mod examples;
 mod harness;
 mod harness_selftest;
 mod ladders;
