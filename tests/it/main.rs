@@ -7,6 +7,7 @@
 
 mod conflicts;
 mod contract;
+mod guard;
 mod harness;
 mod harness_selftest;
 mod ladders;
