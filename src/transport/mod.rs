@@ -6,7 +6,10 @@
 //! Every [`Link`], [`Channel`] and [`Subscription`] has one owner thread. Calls on them block without a limit of their
 //! own; what ends them is the [`KillSwitch`] of their link, which any thread may throw.
 
+mod activity;
 pub(crate) mod amqp;
+
+pub(crate) use self::activity::Activity;
 
 use crate::declaration::Declaration;
 use crate::headers::Headers;
@@ -142,6 +145,12 @@ pub(crate) struct Dialled {
     pub(crate) kill: KillSwitch,
     /// The largest frame the broker takes, in bytes; `usize::MAX` when it set no limit.
     pub(crate) frame_max: usize,
+    /// What has arrived on its socket, and when.
+    #[expect(
+        dead_code,
+        reason = "the watch over heartbeats that reads it comes next"
+    )]
+    pub(crate) activity: Activity,
 }
 
 /// Ends a link from any thread: every call on it returns within milliseconds, whatever the broker does.

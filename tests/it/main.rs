@@ -10,6 +10,7 @@ mod conflicts;
 mod contract;
 mod delivery;
 mod examples;
+mod guard;
 mod harness;
 mod harness_selftest;
 mod ladders;

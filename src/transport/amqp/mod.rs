@@ -2,12 +2,12 @@
 
 mod channel;
 mod confirms;
+mod guard;
 mod login;
 mod socket;
 mod table;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
-mod tune;
 mod url;
 
 pub(crate) use self::url::BrokerUrl;
@@ -45,7 +45,8 @@ impl Transport for AmqpTransport {
         let tcp = self.connect(limit)?;
         let kill = kill_switch(&tcp)?;
         armed(kill.clone());
-        let (socket, frame_max) = self.socket(tcp, limit)?;
+        let socket = self.socket(tcp, limit)?;
+        let (frame_max, activity) = (socket.frame_max(), socket.activity());
         let mut connection = self.log_in(socket, limit)?;
         let blocked = connection
             .listen_for_connection_blocked()
@@ -57,6 +58,7 @@ impl Transport for AmqpTransport {
             }),
             kill,
             frame_max: frame_max.get(),
+            activity,
         })
     }
 
@@ -90,7 +92,7 @@ impl AmqpTransport {
     }
 
     #[cfg(feature = "tls")]
-    fn socket(&self, tcp: TcpStream, limit: Instant) -> Result<(Socket, tune::FrameMax), String> {
+    fn socket(&self, tcp: TcpStream, limit: Instant) -> Result<Socket, String> {
         match &self.tls {
             Some(config) => Socket::tls(tcp, config.clone(), &self.url.host, limit),
             None => Socket::plain(tcp),
@@ -98,7 +100,7 @@ impl AmqpTransport {
     }
 
     #[cfg(not(feature = "tls"))]
-    fn socket(&self, tcp: TcpStream, _limit: Instant) -> Result<(Socket, tune::FrameMax), String> {
+    fn socket(&self, tcp: TcpStream, _limit: Instant) -> Result<Socket, String> {
         Socket::plain(tcp)
     }
 

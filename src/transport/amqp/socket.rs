@@ -1,7 +1,9 @@
-//! The socket under amiquip: ours, so that it has TCP_NODELAY, a kill switch, and TLS where it is asked for.
+//! The socket under amiquip: ours, so that it has TCP_NODELAY, a kill switch, TLS where it is asked for, and a guard over
+//! what arrives.
 
+use super::guard::{FrameMax, Guard};
 use super::login::Login;
-use super::tune::{FrameMax, TuneWatch};
+use crate::transport::Activity;
 use amiquip::IoStream;
 use mio::{Evented, Poll, PollOpt, Ready, Token};
 use std::io::{self, Read, Write};
@@ -10,25 +12,23 @@ use std::net::TcpStream;
 /// A non-blocking stream for amiquip's I/O thread.
 #[derive(Debug)]
 pub(super) struct Socket {
-    tcp: mio::net::TcpStream,
-    tune: TuneWatch,
+    wire: Wire,
+    guard: Guard,
     /// Until it has been sent.
     login: Option<Login>,
-    #[cfg(feature = "tls")]
-    tls: Option<super::tls::Session>,
 }
 
 impl Socket {
-    pub(super) fn plain(tcp: TcpStream) -> Result<(Self, FrameMax), String> {
-        let (tune, frame_max) = TuneWatch::new();
-        let socket = Self {
-            tcp: non_blocking(tcp)?,
-            tune,
+    pub(super) fn plain(tcp: TcpStream) -> Result<Self, String> {
+        Ok(Self {
+            wire: Wire {
+                tcp: non_blocking(tcp)?,
+                #[cfg(feature = "tls")]
+                tls: None,
+            },
+            guard: Guard::new(),
             login: None,
-            #[cfg(feature = "tls")]
-            tls: None,
-        };
-        Ok((socket, frame_max))
+        })
     }
 
     /// Makes the TLS handshake before anything else is sent.
@@ -38,18 +38,16 @@ impl Socket {
         config: std::sync::Arc<rustls::ClientConfig>,
         host: &str,
         limit: std::time::Instant,
-    ) -> Result<(Self, FrameMax), String> {
+    ) -> Result<Self, String> {
         let session = super::tls::Session::handshake(&tcp, config, host, limit)?;
-        let (tune, frame_max) = TuneWatch::new();
-        Ok((
-            Self {
+        Ok(Self {
+            wire: Wire {
                 tcp: non_blocking(tcp)?,
-                tune,
-                login: None,
                 tls: Some(session),
             },
-            frame_max,
-        ))
+            guard: Guard::new(),
+            login: None,
+        })
     }
 
     /// Sends `login` where amiquip, which does not know it, sends its stand-in.
@@ -57,30 +55,13 @@ impl Socket {
         self.login = Some(login);
     }
 
-    #[cfg(feature = "tls")]
-    fn write_wire(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut self.tls {
-            Some(session) => session.write(&mut self.tcp, bytes),
-            None => self.tcp.write(bytes),
-        }
+    /// The negotiated `frame_max`: amiquip does not show it, and a copy must fit it.
+    pub(super) fn frame_max(&self) -> FrameMax {
+        self.guard.frame_max()
     }
 
-    #[cfg(not(feature = "tls"))]
-    fn write_wire(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.tcp.write(bytes)
-    }
-
-    #[cfg(feature = "tls")]
-    fn read_wire(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match &mut self.tls {
-            Some(session) => session.read(&mut self.tcp, buffer),
-            None => self.tcp.read(buffer),
-        }
-    }
-
-    #[cfg(not(feature = "tls"))]
-    fn read_wire(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.tcp.read(buffer)
+    pub(super) fn activity(&self) -> Activity {
+        self.guard.activity()
     }
 }
 
@@ -91,18 +72,16 @@ fn non_blocking(tcp: TcpStream) -> Result<mio::net::TcpStream, String> {
 
 impl Read for Socket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.read_wire(buffer)?;
-        self.tune.observe(&buffer[..read])?;
-        Ok(read)
+        self.guard.read(&mut self.wire, buffer)
     }
 }
 
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some((filled, end)) = self.login.as_ref().and_then(|login| login.fill_in(bytes)) else {
-            return self.write_wire(bytes);
+            return self.wire.write(bytes);
         };
-        let written = self.write_wire(&filled)?;
+        let written = self.wire.write(&filled)?;
         if written >= end {
             self.login = None;
         } else if let Some(login) = &mut self.login {
@@ -112,7 +91,7 @@ impl Write for Socket {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.tcp.flush()
+        self.wire.flush()
     }
 }
 
@@ -124,7 +103,7 @@ impl Evented for Socket {
         interest: Ready,
         options: PollOpt,
     ) -> io::Result<()> {
-        self.tcp.register(poll, token, interest, options)
+        self.wire.tcp.register(poll, token, interest, options)
     }
 
     fn reregister(
@@ -134,12 +113,44 @@ impl Evented for Socket {
         interest: Ready,
         options: PollOpt,
     ) -> io::Result<()> {
-        self.tcp.reregister(poll, token, interest, options)
+        self.wire.tcp.reregister(poll, token, interest, options)
     }
 
     fn deregister(&self, poll: &Poll) -> io::Result<()> {
-        self.tcp.deregister(poll)
+        self.wire.tcp.deregister(poll)
     }
 }
 
 impl IoStream for Socket {}
+
+/// What the broker sends and gets, TLS taken off.
+#[derive(Debug)]
+struct Wire {
+    tcp: mio::net::TcpStream,
+    #[cfg(feature = "tls")]
+    tls: Option<super::tls::Session>,
+}
+
+impl Read for Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        #[cfg(feature = "tls")]
+        if let Some(session) = &mut self.tls {
+            return session.read(&mut self.tcp, buffer);
+        }
+        self.tcp.read(buffer)
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        #[cfg(feature = "tls")]
+        if let Some(session) = &mut self.tls {
+            return session.write(&mut self.tcp, bytes);
+        }
+        self.tcp.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.tcp.flush()
+    }
+}
