@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -208,6 +209,9 @@ impl Node {
     /// Evaluates and returns what was printed.
     fn call(&self, erlang: &str) -> Result<String, String> {
         let address = format!("127.0.0.1:{}", self.ports.distribution);
+        // Without a name every erl_call is c17, and the node turns the second c17 of a moment away.
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        let caller = format!("c{}", 100 + CALLS.fetch_add(1, Ordering::Relaxed));
         let mut child = broker_command("/usr/bin/timeout")
             .args([
                 "30",
@@ -216,6 +220,8 @@ impl Node {
                 &address,
                 "-c",
                 &self.cookie,
+                "-h",
+                &caller,
             ])
             .args(["-fetch_stdout", "-e"])
             .env("HOME", self.folder.join("home"))
