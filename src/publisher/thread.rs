@@ -254,10 +254,14 @@ impl PublisherThread {
         }
     }
 
-    /// A drain does not wait for a link that is not there: its copies were never written, so their messages go back.
+    /// A drain does not wait for a link that was lost or is blocked: its copies were never written, so their messages go
+    /// back. One that was not needed before is opened for them.
     fn give_back_for_drains(&mut self) {
-        let ready =
-            matches!(self.state, State::Ready(_) | State::Opening) && self.blocked.is_none();
+        let ready = self.blocked.is_none()
+            && matches!(
+                self.state,
+                State::Ready(_) | State::Opening | State::Absent { not_before: None }
+            );
         let withdrawn = self.copies.withdraw(|waiter| match waiter {
             Waiter::Consumer { generation, .. } => {
                 !generation.is_live() || (!ready && generation.is_draining())
