@@ -118,10 +118,7 @@ impl ConsumerThread {
 
     fn serve(&self, started: &Sender<Result<(), Error>>) {
         match self.subscribe_and_serve(started) {
-            Ok(Ending::Drained(stranded)) => {
-                *self.shared.end.lock() = Some(End { stranded });
-                info!("{}: consuming ended", self.settings.label);
-            }
+            Ok(Ending::Drained(_)) => info!("{}: consuming ended", self.settings.label),
             Ok(Ending::Died(failure)) => {
                 warn!("{}: consuming ended: {failure}", self.settings.label)
             }
@@ -176,6 +173,11 @@ impl ConsumerThread {
             subscription.as_ref(),
         );
         let ending = intake.run();
+        if let Ending::Drained(stranded) = &ending {
+            // Before the polite close: a broker that has fallen silent holds that up, and a cancel returns meanwhile.
+            let stranded = stranded.clone();
+            *self.shared.end.lock() = Some(End { stranded });
+        }
         self.shared.running.store(false, Ordering::Release);
         drop(subscription);
         drop(channel.close());
