@@ -170,6 +170,10 @@ impl Status {
         if state.phase.has_ended() {
             return;
         }
+        if matches!(state.phase, Phase::Up) {
+            // What they left behind was said when they ended.
+            state.consumers.retain(|consumer| !consumer.has_ended());
+        }
         state.phase = Phase::Closing;
         for consumer in &state.consumers {
             consumer.stop(deadline);
