@@ -7,3 +7,4 @@
 
 mod harness;
 mod harness_selftest;
+mod shutdown;
