@@ -267,7 +267,7 @@ fn alarms() -> usize {
     logs::captured_with(log::Level::Warn, BLOCKED).len()
 }
 
-/// One copy is written and has no answer, and a caller waits in `publish`, too.
+/// The copy is written, the broker says that it blocks, and no confirm comes.
 #[test]
 fn a_memory_alarm_with_a_copy_outstanding() {
     alone(
@@ -282,8 +282,6 @@ fn a_memory_alarm_with_a_copy_outstanding() {
                 send(&Raw::open(&node.url()), Q, "next", 2);
                 node.memory_alarm(true);
                 let before = alarms();
-                let publisher = busy.mq.clone();
-                let publishing = thread::spawn(move || publisher.publish("", "nowhere", &1));
                 busy.copies.open();
                 // The consuming connection is not blocked, and the copy holds no worker up.
                 wait_until(LIMIT, "the next is acknowledged", || {
@@ -301,14 +299,25 @@ fn a_memory_alarm_with_a_copy_outstanding() {
                 let timeout = drain_timeout(result);
                 assert_eq!(stranded(&timeout), [(Q, 2)], "{timeout:?}");
                 in_time(secs(1), || busy.mq.close_within(secs(1))).unwrap();
-                let published = publishing.join().unwrap();
-                assert!(published.is_err(), "{published:?}");
                 threads_left(&["rungmq-worker-o"]);
                 busy.runs.open();
                 threads_left(&[]);
                 node.memory_alarm(false);
                 all_are_back(&node.url());
             }
+
+            // A caller waits in `publish` instead.
+            let (mq, _) = counted(&node.url());
+            mq.publish("", "nowhere", &1).unwrap();
+            node.memory_alarm(true);
+            let before = alarms();
+            let publisher = mq.clone();
+            let publishing = thread::spawn(move || publisher.publish("", "nowhere", &1));
+            wait_until(LIMIT, "the alarm is known", || alarms() > before);
+            in_time(secs(2), || mq.close_within(secs(2))).unwrap();
+            let published = in_time(Duration::ZERO, || publishing.join().unwrap());
+            assert!(published.is_err_and(|error| error.is_unknown()));
+            threads_left(&[]);
         },
     );
 }
