@@ -363,3 +363,37 @@ fn a_cancel_says_the_same_when_the_broker_falls_silent_in_the_middle_of_it() {
     drop(stage.mq.close_within(Duration::ZERO));
     stage.comes_back(Q, &[("1", 2), ("unstarted", 2)]);
 }
+
+/// The publishing connection is still being opened when the deadline passes.
+#[test]
+fn a_copy_that_was_not_written_by_the_deadline_is_never_written() {
+    let vhost = Vhost::new();
+    let proxy = Proxy::to(vhost.node());
+    let url = proxy.url_for(vhost.name());
+    let stage = Stage::over(vhost, &url);
+    let gate = Gate::new();
+    let held = gate.held();
+    let consumer = stage
+        .mq
+        .consume(Q, move |_: Any| {
+            held.wait();
+            Ack::reject("no")
+        })
+        .unwrap();
+    stage.send(Q, "1", 2);
+    wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+    let connections = proxy.accepted();
+    proxy.pause();
+    gate.open();
+    wait_until(LIMIT, "the copy is on its way", || {
+        proxy.accepted() > connections
+    });
+    let timeout = drain_timeout(in_time(secs(0.5), || consumer.cancel(secs(0.5))));
+    assert_eq!(stranded(&timeout), [(Q, 1)]);
+    proxy.resume();
+    stage.raw.wait_for_count(Q, 1, LIMIT);
+    // This goes the way that the copy would have gone before it.
+    stage.mq.publish("", "nowhere", &1).unwrap();
+    assert_eq!(stage.raw.count("orders.new.dlq"), 0);
+    stage.comes_back(Q, &[("1", 2)]);
+}
