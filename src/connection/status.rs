@@ -62,7 +62,7 @@ impl Phase {
 }
 
 impl State {
-    /// Whether callers of close and wait may return.
+    /// Whether callers of close may return.
     fn has_returned(&self) -> bool {
         self.quiet || self.phase.has_ended()
     }
@@ -130,9 +130,10 @@ impl Status {
         if is_owner_thread() {
             return Err(Error::OwnThread);
         }
-        do_not_wait_for_this_handler();
+        // A main thread ends the process with this, so it waits for what a handler does after its own close, too.
+        let in_handler = do_not_wait_for_this_handler();
         let mut state = self.0.state.lock();
-        while !state.has_returned() {
+        while !(state.phase.has_ended() || in_handler && state.quiet) {
             self.0.changed.wait(&mut state);
         }
         match &state.phase {
@@ -168,6 +169,10 @@ impl Status {
     fn begin(&self, state: &mut State, deadline: Deadline, timeout: Duration) {
         if state.phase.has_ended() {
             return;
+        }
+        if state.phase != Phase::Closing {
+            // What they left behind was said when they ended.
+            state.consumers.retain(|consumer| !consumer.has_ended());
         }
         state.phase = Phase::Closing;
         for consumer in &state.consumers {

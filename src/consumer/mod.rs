@@ -181,8 +181,8 @@ impl Consumer {
 
     /// Begins the drain, without waiting for it. No handler starts and no wait goes on once this has returned.
     pub(crate) fn stop(&self, deadline: Deadline) {
-        self.0.running.store(false, Ordering::Release);
         self.0.pool.shut();
+        self.0.running.store(false, Ordering::Release);
         if let Some(generation) = &*self.0.generation.lock() {
             generation.drain();
         }

@@ -141,8 +141,7 @@ impl ConsumerThread {
         loop {
             let began = clock.now();
             let trouble = match self.subscribe_and_serve(&uplink) {
-                Ok(Ending::Drained(stranded)) => {
-                    *self.shared.end.lock() = Some(End { stranded });
+                Ok(Ending::Drained(_)) => {
                     info!("{}: consuming ended", self.settings.label);
                     return;
                 }
@@ -255,6 +254,11 @@ impl ConsumerThread {
             subscription.as_ref(),
         );
         let ending = intake.run();
+        if let Ending::Drained(stranded) = &ending {
+            // Before the polite close: a broker that has fallen silent holds that up, and a cancel returns meanwhile.
+            let stranded = stranded.clone();
+            *shared.end.lock() = Some(End { stranded });
+        }
         shared.running.store(false, Ordering::Release);
         drop(subscription);
         drop(channel.close());

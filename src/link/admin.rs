@@ -56,11 +56,7 @@ impl Admin {
         };
         thread::Builder::new()
             .name("rungmq-admin".to_owned())
-            .spawn(move || {
-                for job in inbox {
-                    coordinator.serve(job);
-                }
-            })?;
+            .spawn(move || coordinator.run(&inbox))?;
         Ok(Self { jobs, link })
     }
 
@@ -116,6 +112,20 @@ struct Coordinator {
 }
 
 impl Coordinator {
+    /// Until the connection is gone, however long its handles live on.
+    fn run(&mut self, jobs: &Receiver<Job>) {
+        let link = self.link.clone();
+        loop {
+            select_biased! {
+                recv(jobs) -> job => match job {
+                    Ok(job) => self.serve(job),
+                    Err(_) => return,
+                },
+                recv(link.gone()) -> _ => return,
+            }
+        }
+    }
+
     fn serve(&mut self, job: Job) {
         let result = self.perform(job.operation);
         (job.done)(result);

@@ -55,8 +55,9 @@ impl Lane {
         !self.waiting.is_empty() || !self.suspects.is_empty()
     }
 
+    /// Whether somebody waits for an answer. Nobody does for a ghost's.
     pub(super) fn has_outstanding(&self) -> bool {
-        !self.tracker.is_empty()
+        self.tracker.len() > self.tracker.ghosts()
     }
 
     /// Half the window without answers: the channel is better given up.

@@ -274,13 +274,10 @@ impl PublisherThread {
         }
     }
 
-    /// A drain does not wait for a link that was lost: its copies were never written, so their messages go back. One that
-    /// was not needed so far is opened for it.
+    /// A drain does not wait for a link that was lost or is blocked: its copies were never written, so their messages go
+    /// back. One that was not needed so far is opened for it.
     fn give_back_for_drains(&mut self) {
-        let ready = match self.state {
-            State::Absent { not_before } => is_due(not_before),
-            State::Opening | State::Ready(_) => self.blocked.is_none(),
-        };
+        let ready = self.blocked.is_none() && self.down.is_none();
         let withdrawn = self.copies.withdraw(|waiter| match waiter {
             Waiter::Consumer { generation, .. } => {
                 !generation.is_live() || (!ready && generation.is_draining())

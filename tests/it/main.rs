@@ -25,6 +25,7 @@ mod publish_outcomes;
 mod publish_trouble;
 mod rungs;
 mod setting_aside;
+mod shutdown;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;
