@@ -116,7 +116,7 @@ fn a_later_member_that_cannot_start_stops_the_earlier_ones() {
     assert_eq!(stage.raw.count(Q), 0);
 }
 
-/// The same when the broker is the one that refuses: somebody consumes alone from the second member on.
+/// Here the broker is the one that refuses, the first member already: somebody consumes alone.
 #[test]
 fn a_refused_member_is_named_with_the_brokers_words() {
     let stage = Stage::new();
