@@ -232,7 +232,8 @@ fn deliveries_on_a_channel_that_the_broker_closed_cost_the_others_nothing() {
     );
     let vhost = Vhost::on(&node);
     let raw = vhost.raw();
-    raw.classic("busy");
+    // The more channels die, the surer one of them has deliveries under way.
+    let queues = ["busy-1", "busy-2", "busy-3", "busy-4"];
     let connections = || vhost.list_connections(&["pid"]);
     let others = connections();
     let mq = Connection::open(vhost.url()).unwrap();
@@ -241,25 +242,31 @@ fn deliveries_on_a_channel_that_the_broker_closed_cost_the_others_nothing() {
     assert_eq!(ours.len(), 1);
     let other = Pinged::start(&vhost, &mq);
 
-    // One of two handlers is stuck, and deliveries keep flowing past it, prefetch always full.
+    // Of two handlers one is stuck, and deliveries flow past it, prefetch always full.
     let (release, stuck) = unbounded::<()>();
-    let _busy = mq
-        .consumer("busy")
-        .concurrency(2)
-        .prefetch(100)
-        .start(move |message: Seen| {
-            if *message.payload() == "stuck" {
-                let _ = stuck.recv_timeout(secs(30));
-            }
-        })
-        .unwrap();
-    raw.send("busy", "\"stuck\"", AmqpProperties::default());
-    let flood: Vec<_> = (0..2_000).map(|n| n.to_string()).collect();
+    let consumers = queues.map(|queue| {
+        let stuck = stuck.clone();
+        raw.classic(queue);
+        raw.send(queue, "\"stuck\"", AmqpProperties::default());
+        mq.consumer(queue)
+            .concurrency(2)
+            .prefetch(100)
+            .start(move |message: Seen| {
+                if *message.payload() == "stuck" {
+                    let _ = stuck.recv_timeout(secs(30));
+                }
+            })
+            .unwrap()
+    });
+    let flood: Vec<_> = (0..500).map(|n| n.to_string()).collect();
+    let timeouts = || node.log().matches("timed out waiting").count();
     let mut floods = 0;
-    while !node.log().contains("timed out") {
-        raw.send_all("busy", &flood, &AmqpProperties::default());
+    while timeouts() < queues.len() {
+        for queue in queues {
+            raw.send_all(queue, &flood, &AmqpProperties::default());
+        }
         floods += 1;
-        assert!(floods < 500, "the channel is still open");
+        assert!(floods < 500, "the channels are still open");
     }
     let_pass(secs(1));
     other.noticed_nothing(10);
@@ -267,7 +274,7 @@ fn deliveries_on_a_channel_that_the_broker_closed_cost_the_others_nothing() {
         connections().contains(&ours[0]),
         "the connection is another one"
     );
-    release.send(()).unwrap();
+    drop((release, consumers));
 }
 
 /// A second consumer on a connection, which must not notice what happens to the first: one message after the other
