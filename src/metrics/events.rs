@@ -134,9 +134,9 @@ pub enum PublishOutcome {
     Confirmed,
     /// It was mandatory, and no queue took it.
     Unroutable,
-    /// It was not sent.
+    /// The broker does not have it: it was refused, or not even sent.
     Refused,
-    /// The broker refused it, or its fate is unknown.
+    /// It was sent, and nobody answered: the broker may have it or not.
     Failed,
 }
 
