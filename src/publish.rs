@@ -372,7 +372,8 @@ impl PublishError {
         matches!(self.kind, PublishErrorKind::Unroutable(_))
     }
 
-    /// The message was refused, or not even sent: the broker does not have it.
+    /// The message was refused (an exchange that does not exist, no permission, a nack), or not even sent (the connection is
+    /// closed, lost or blocked): the broker does not have it.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         matches!(
@@ -381,7 +382,8 @@ impl PublishError {
         )
     }
 
-    /// The message was sent and nobody answered: the broker may have it or not.
+    /// The message was sent and nobody answered: the broker may have it or not. Also when the broker closed the channel over
+    /// another message that was on its way at the same time.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         matches!(self.kind, PublishErrorKind::Unknown(_))
@@ -396,7 +398,8 @@ impl PublishError {
         )
     }
 
-    /// The message, to be kept or published again; `None` when it could not even be encoded.
+    /// The message, to be kept or published again; `None` when it could not even be encoded, and after
+    /// [`Connection::replay`](crate::Connection::replay), which leaves it where it was.
     #[must_use]
     pub fn into_message(self) -> Option<Publish> {
         self.message.map(|message| *message)

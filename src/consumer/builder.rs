@@ -14,10 +14,33 @@ use std::time::Duration;
 
 /// Prefetch unless said otherwise; concurrency where that is larger.
 const DEFAULT_PREFETCH: u32 = 20;
+/// Half of RabbitMQ's own limit for an unsettled delivery.
+const DEFAULT_LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 /// `basic.qos` has 16 bits for it, and 0 would be no limit at all.
 const MOST_PREFETCH: u32 = 65_535;
 
 /// How a queue is consumed. Made by [`Connection::consumer`](crate::Connection::consumer); [`start`](Self::start) ends it.
+///
+/// ```no_run
+/// use rungmq::{Ack, Connection, Message, RetryPolicy, Text};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let mq = Connection::open("amqp://localhost")?;
+/// let consumer = mq
+///     .consumer("orders.new")
+///     .concurrency(8)
+///     .prefetch(64)
+///     .retry_policy(RetryPolicy::fixed(3, Duration::from_secs(60))?)
+///     .codec(Text)
+///     .start(|order: Message<String>| match order.payload().as_str() {
+///         "" => Ack::reject("an order has to name an item"),
+///         _ => Ack::accept(),
+///     })?;
+/// consumer.cancel(Duration::from_secs(20))?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a consumer does nothing until it is started"]
 pub struct ConsumerBuilder<'a, C = Json> {
     connection: &'a dyn Registrar,
@@ -29,11 +52,13 @@ pub struct ConsumerBuilder<'a, C = Json> {
     prefetch: Option<u32>,
     declare: bool,
     never_reject: bool,
+    longest_wait: Duration,
 }
 
 /// What becomes of a message that can neither be handled nor set aside.
 ///
-/// That is so when its dead-letter or parked queue is gone and cannot be declared again.
+/// That is so when its dead-letter or parked queue is gone and cannot be declared again, or when the user may not publish to
+/// the default exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SetAsideFailure {
@@ -41,7 +66,7 @@ pub enum SetAsideFailure {
     /// otherwise. The default.
     #[default]
     Reject,
-    /// It is handed back, paced, for as long as it takes.
+    /// It is handed back, paced, for as long as it takes. On a quorum queue each time counts against the delivery limit.
     Requeue,
 }
 
@@ -62,6 +87,7 @@ impl<'a> ConsumerBuilder<'a> {
             prefetch: None,
             declare: true,
             never_reject: false,
+            longest_wait: DEFAULT_LONGEST_WAIT,
         }
     }
 }
@@ -92,13 +118,22 @@ impl<'a, C> ConsumerBuilder<'a, C> {
 
     /// From this delay on a retry waits on the broker, in a rung; shorter ones wait in the consumer. Zero is never on the
     /// broker. Defaults to the connection's threshold, which defaults to 30 s. It must be the one that the topology has.
+    ///
+    /// A wait in the consumer is cut to 15 minutes, because RabbitMQ allows no delivery to be held for 30.
     pub fn retry_threshold(mut self, threshold: Duration) -> Self {
         self.threshold = threshold;
         self
     }
 
+    /// The longest that a retry waits in the consumer: a delivery that is held for 30 minutes makes RabbitMQ close the
+    /// channel. After this the next attempt comes early, with a warning. Defaults to 15 min.
+    pub fn longest_wait(mut self, wait: Duration) -> Self {
+        self.longest_wait = wait;
+        self
+    }
+
     /// Whether the consumer declares its dead-letter and parked queues and its rungs before it subscribes. Defaults to
-    /// true.
+    /// true. Even if not, it declares a dead-letter or parked queue that takes no message again.
     pub fn declare(mut self, declare: bool) -> Self {
         self.declare = declare;
         self
@@ -122,15 +157,19 @@ impl<'a, C> ConsumerBuilder<'a, C> {
             prefetch: self.prefetch,
             declare: self.declare,
             never_reject: self.never_reject,
+            longest_wait: self.longest_wait,
         }
     }
 
-    /// Declares the consumer's share, subscribes, and calls `handle` for every delivery, on the library's threads.
+    /// Declares the consumer's share, subscribes, and calls `handle` for every delivery, on the library's threads. It returns
+    /// once the broker has accepted the subscription.
     ///
     /// # Errors
     ///
-    /// Options that make no sense; names too long for AMQP; a source queue that does not exist; anything the broker
-    /// refuses, with its own words; a connection that is closed or lost. Nothing is consumed then.
+    /// [`Error::Configuration`]: options that make no sense. [`Error::Ladder`] and [`Error::NameTooLong`]: rungs that cannot
+    /// stand, names too long for AMQP. [`Error::Broker`]: a source queue that does not exist, anything else the broker
+    /// refuses, with its own words. [`Error::Timeout`], [`Error::ConnectionLost`], [`Error::Closed`],
+    /// [`Error::OwnThread`]. Nothing is consumed then.
     pub fn start<T, R, F>(self, handle: F) -> Result<Consumer, Error>
     where
         C: Decode<T>,
@@ -213,6 +252,7 @@ impl<'a, C> ConsumerBuilder<'a, C> {
             prefetch: u16::try_from(prefetch).unwrap_or(u16::MAX),
             declare: self.declare,
             never_reject: self.never_reject,
+            longest_wait: self.longest_wait,
         })
     }
 }

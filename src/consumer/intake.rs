@@ -2,12 +2,16 @@
 
 use super::pool::{Job, News, Pool, Report};
 use super::settling::{Finding, Memory, Settling};
-use super::{Control, Services, Settings, Shared};
+use super::{Context, Control, Shared};
 use crate::publisher::CopyAnswer;
 use crate::shutdown::{Deadline, StrandedDelivery};
 use crate::transport::{Channel, Failure, Incoming, Subscription};
 use crossbeam_channel::{Receiver, Select, never, unbounded};
 use log::debug;
+use std::time::{Duration, Instant};
+
+/// How often a subscription looks at what takes long.
+const SLOW_LOOK: Duration = Duration::from_secs(30);
 
 /// How a subscription ended.
 pub(super) enum Ending {
@@ -21,7 +25,7 @@ pub(super) enum Ending {
 
 /// One subscription on one channel.
 pub(super) struct Intake<'a> {
-    services: &'a Services,
+    context: Context<'a>,
     shared: &'a Shared,
     control: &'a Receiver<Control>,
     pool: &'a Pool,
@@ -33,11 +37,12 @@ pub(super) struct Intake<'a> {
     findings: Receiver<Finding>,
     settling: Settling<'a>,
     draining: Option<Deadline>,
+    slow_look: Receiver<Instant>,
 }
 
 impl<'a> Intake<'a> {
     pub(super) fn new(
-        (settings, services): (&'a Settings, &'a Services),
+        context: Context<'a>,
         shared: &'a Shared,
         control: &'a Receiver<Control>,
         memory: &'a mut Memory,
@@ -48,7 +53,7 @@ impl<'a> Intake<'a> {
         let (answer, answers) = unbounded();
         let (find, findings) = unbounded();
         Self {
-            services,
+            context,
             shared,
             control,
             pool: &shared.pool,
@@ -58,7 +63,7 @@ impl<'a> Intake<'a> {
             answers,
             findings,
             settling: Settling::new(
-                (settings, services),
+                context,
                 &shared.pool,
                 memory,
                 channel,
@@ -66,6 +71,10 @@ impl<'a> Intake<'a> {
                 (report, answer, find),
             ),
             draining: None,
+            slow_look: context
+                .services
+                .clock
+                .at(context.services.clock.now() + SLOW_LOOK),
         }
     }
 
@@ -90,14 +99,15 @@ impl<'a> Intake<'a> {
     /// Blocks until there is something to do.
     fn wait(&self) {
         let due = self.settling.next_release();
-        let release = due.map_or_else(never, |due| self.services.clock.at(due));
+        let release = due.map_or_else(never, |due| self.context.services.clock.at(due));
         let mut select = Select::new();
         select.recv(self.control);
         select.recv(&self.reports);
         select.recv(&self.answers);
         select.recv(&self.findings);
         select.recv(&release);
-        select.recv(self.services.link.gone());
+        select.recv(&self.slow_look);
+        select.recv(self.context.uplink.link.gone());
         if self.subscribed {
             self.subscription.watch(&mut select);
         }
@@ -109,8 +119,8 @@ impl<'a> Intake<'a> {
 
     /// Does everything there is to do.
     fn serve(&mut self) -> Result<Option<Ending>, Failure> {
-        if self.services.link.is_gone() {
-            return Err(self.services.link.lost());
+        if self.context.uplink.link.is_gone() {
+            return Err(self.context.uplink.link.lost());
         }
         while let Ok(control) = self.control.try_recv() {
             match control {
@@ -129,6 +139,12 @@ impl<'a> Intake<'a> {
         }
         while let Ok(finding) = self.findings.try_recv() {
             self.settling.found(finding)?;
+            self.shared.show_down(self.settling.down());
+        }
+        if self.slow_look.try_recv().is_ok() {
+            self.settling.look_at_what_takes_long();
+            let clock = &self.context.services.clock;
+            self.slow_look = clock.at(clock.now() + SLOW_LOOK);
         }
         self.settling.release_held()?;
         self.settling.write_acks()?;

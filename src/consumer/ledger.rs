@@ -269,7 +269,7 @@ fn copied(target: Target, second_try: bool, end: CopyEnd, circumstances: Circums
         (CopyEnd::Returned, Target::DeadLetter | Target::Parked) if !second_try => {
             to(State::Redeclaring { target }, Effect::Redeclare(target))
         }
-        (CopyEnd::Returned | CopyEnd::ChannelClosed, Target::DeadLetter | Target::Parked) => {
+        (CopyEnd::Returned, Target::DeadLetter | Target::Parked) | (CopyEnd::ChannelClosed, _) => {
             counted(
                 set_aside_failed(target, circumstances),
                 Count::SetAsideFailed(target),
@@ -279,9 +279,7 @@ fn copied(target: Target, second_try: bool, end: CopyEnd, circumstances: Circums
             hold(target, HandBackReason::Nacked, circumstances),
             Count::SetAsideFailed(target),
         ),
-        (CopyEnd::Returned | CopyEnd::ChannelClosed, _) => {
-            hold(target, HandBackReason::Unroutable, circumstances)
-        }
+        (CopyEnd::Returned, _) => hold(target, HandBackReason::Unroutable, circumstances),
         (CopyEnd::Nacked, _) => hold(target, HandBackReason::Nacked, circumstances),
         (CopyEnd::TimedOut, _) => hold(target, HandBackReason::Timeout, circumstances),
         (CopyEnd::Lost | CopyEnd::NotSent, _) => hold(target, HandBackReason::Lost, circumstances),

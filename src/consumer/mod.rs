@@ -13,8 +13,9 @@ mod subscription;
 mod task;
 
 use crate::clock::Clock;
+use crate::declaration::Declaration;
 use crate::error::Error;
-use crate::link::{Admin, Generation, Link, Over, OverSignal, is_owner_thread};
+use crate::link::{Generation, Over, OverSignal, Uplink, is_owner_thread};
 use crate::metrics::Metrics;
 use crate::publisher::Publisher;
 use crate::retry::{RetryLadder, RetryPolicy};
@@ -37,8 +38,6 @@ pub(crate) const GRACE: Duration = Duration::from_millis(500);
 /// What a consumer asks of its connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Services {
-    pub(crate) link: Arc<Link>,
-    pub(crate) admin: Admin,
     pub(crate) publisher: Publisher,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
@@ -48,8 +47,8 @@ pub(crate) struct Services {
 
 /// Where the connection keeps its consumers.
 pub(crate) trait Registrar {
-    /// The services of a connection that is up.
-    fn services(&self) -> Result<Services, Error>;
+    /// The services of a connection that is up, and its present link.
+    fn services(&self) -> Result<(Services, Uplink), Error>;
 
     fn register(&self, consumer: &Consumer);
 }
@@ -58,8 +57,16 @@ pub(crate) trait Registrar {
 #[derive(Debug)]
 pub(crate) enum Control {
     Stop(Deadline),
-    /// There is a delivery more that a drain need not wait for.
+    /// Something has changed that a wait may be for.
     LookAgain,
+}
+
+/// What a subscription works with.
+#[derive(Clone, Copy)]
+struct Context<'a> {
+    settings: &'a Settings,
+    services: &'a Services,
+    uplink: &'a Uplink,
 }
 
 /// What a consumer was built with.
@@ -75,6 +82,7 @@ struct Settings {
     prefetch: u16,
     declare: bool,
     never_reject: bool,
+    longest_wait: Duration,
 }
 
 /// A consumer of one queue. A cheap handle: clones are the same consumer.
@@ -97,6 +105,12 @@ struct Shared {
     ended: OverSignal,
     end: Mutex<Option<End>>,
     cancelled: AtomicBool,
+    /// The link over which the connection is up again, until the consumer thread takes it.
+    recovered: Mutex<Option<Uplink>>,
+    /// Queues of its share that are on a cluster node that is down.
+    down: Mutex<Vec<String>>,
+    /// Why there is no subscription at the moment.
+    trouble: Mutex<Option<String>>,
 }
 
 /// How a consumer ended.
@@ -119,7 +133,8 @@ impl Consumer {
         self.0.in_flight.len()
     }
 
-    /// Whether there is a live subscription.
+    /// Whether there is a live subscription. False after a cancel or a close, and for as long as the connection is lost, the
+    /// queue is gone, or the broker has closed the channel: the consumer subscribes again by itself.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.0.running.load(Ordering::Acquire)
@@ -129,13 +144,30 @@ impl Consumer {
     ///
     /// Deliveries that were received but not started go back to the queue, and so do messages that wait in a worker for
     /// their next attempt; a running handler may still return and is settled as always. The connection and its other
-    /// consumers are not touched. A second call returns `Ok` at once.
+    /// consumers are not touched. A second call returns `Ok` at once. A handler may call it: its own delivery is not waited for.
     ///
     /// # Errors
     ///
-    /// [`Error::Drain`] when handlers were still running at the deadline: they run on, and their outcome is thrown away.
+    /// [`Error::Drain`] when handlers were still running at the deadline, or their copies were not confirmed: handlers run
+    /// on, and their outcome is thrown away. [`Error::OwnThread`] on a thread of the library that runs no handler.
     pub fn cancel(&self, timeout: Duration) -> Result<(), Error> {
         cancel(&[self], timeout)
+    }
+
+    /// The connection is up again.
+    pub(crate) fn recover(&self, uplink: Uplink) {
+        *self.0.recovered.lock() = Some(uplink);
+        drop(self.0.control.send(Control::LookAgain));
+    }
+
+    /// Why this consumer does not do all of its work, when it does not.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        if !self.is_running() {
+            let trouble = self.0.trouble.lock().clone();
+            return Some(trouble.unwrap_or_else(|| "not subscribed yet".to_owned()));
+        }
+        let down = self.0.down.lock();
+        (!down.is_empty()).then(|| format!("on a cluster node that is down: {}", down.join(", ")))
     }
 
     /// Begins the drain, unless somebody has cancelled before; whether it did.
@@ -149,8 +181,8 @@ impl Consumer {
 
     /// Begins the drain, without waiting for it. No handler starts and no wait goes on once this has returned.
     pub(crate) fn stop(&self, deadline: Deadline) {
-        self.0.running.store(false, Ordering::Release);
         self.0.pool.shut();
+        self.0.running.store(false, Ordering::Release);
         if let Some(generation) = &*self.0.generation.lock() {
             generation.drain();
         }
@@ -232,6 +264,14 @@ impl Shared {
         let generation = Arc::new(Generation::new());
         *self.generation.lock() = Some(generation.clone());
         generation
+    }
+
+    fn show_down(&self, down: &[Declaration]) {
+        let queues = down.iter().filter_map(|declaration| match declaration {
+            Declaration::Queue { name, .. } => Some(name.clone()),
+            _ => None,
+        });
+        *self.down.lock() = queues.collect();
     }
 
     fn become_quiet(&self) {

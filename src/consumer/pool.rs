@@ -24,9 +24,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A wait holds its delivery, and the broker closes a channel whose delivery is held for 30 minutes.
-pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
-
 /// What a worker tells the consumer thread.
 #[derive(Debug)]
 pub(super) struct Report {
@@ -84,6 +81,7 @@ pub(super) struct Work {
     pub(super) handler: Handler,
     pub(super) policy: RetryPolicy,
     pub(super) threshold: Duration,
+    pub(super) longest_wait: Duration,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: Metrics,
     pub(super) in_flight: InFlight,
@@ -108,6 +106,8 @@ struct State {
     running: usize,
     idle: usize,
     threads: usize,
+    /// Somebody wants to be told when a permit is given back.
+    permit_wanted: bool,
     /// Nothing is started any more.
     shut: bool,
     closed: bool,
@@ -160,6 +160,14 @@ impl Pool {
     /// From now on no worker starts anything.
     pub(super) fn shut(&self) {
         self.0.state.lock().shut = true;
+    }
+
+    /// Whether a handler could be started now. If not, the consumer thread is told to look again when one can.
+    pub(super) fn has_permit(&self) -> bool {
+        let mut state = self.0.state.lock();
+        let free = state.running < self.0.work.concurrency;
+        state.permit_wanted = !free;
+        free
     }
 
     /// Takes back every delivery that no worker has taken, in order.
@@ -313,17 +321,26 @@ impl Shared {
     }
 
     fn jittered(&self, delay: Duration) -> Duration {
-        let jittered = self.work.policy.jittered(delay, rand::random());
-        if jittered > LONGEST_WAIT {
+        let Work {
+            policy,
+            longest_wait,
+            label,
+            ..
+        } = &self.work;
+        let wait = policy.jittered(delay, rand::random());
+        if wait > *longest_wait {
             warn!(
-                "{}: a retry waits {LONGEST_WAIT:?} instead of {jittered:?}: the broker allows no longer hold",
-                self.work.queue
+                "{label}: a retry waits {longest_wait:?} instead of {wait:?}: no longer in the consumer"
             );
         }
-        jittered.min(LONGEST_WAIT)
+        wait.min(*longest_wait)
     }
 
     fn give_permit_back(&self) {
-        self.state.lock().running -= 1;
+        let mut state = self.state.lock();
+        state.running -= 1;
+        if std::mem::take(&mut state.permit_wanted) {
+            drop(self.work.control.send(Control::LookAgain));
+        }
     }
 }

@@ -162,11 +162,13 @@ pub(super) fn handling<R>(
 }
 
 /// When this thread runs a handler, its delivery is not waited for by any drain: it is about to wait for one itself.
-pub(crate) fn do_not_wait_for_this_handler() {
+/// Whether it does.
+pub(crate) fn do_not_wait_for_this_handler() -> bool {
     HANDLING.with_borrow(|handling| {
         if let Some((task, control)) = handling {
             task.unwaited.store(true, Ordering::Release);
             drop(control.send(Control::LookAgain));
         }
-    });
+        handling.is_some()
+    })
 }

@@ -1,7 +1,7 @@
 //! One confirm channel with what waits for it and what is in flight on it.
 
 use super::tracker::{Answer, Tracker};
-use super::{Job, PublishResult, Ticket, UnknownCause, Waiter};
+use super::{Job, PublishResult, UnknownCause, Waiter};
 use crate::clock::monotonic;
 use crate::transport::{Channel, Confirms, Failure, Gone};
 use std::collections::VecDeque;
@@ -47,12 +47,17 @@ impl Lane {
         self.waiting.push_back(job);
     }
 
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len() + self.suspects.len()
+    }
+
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty() || !self.suspects.is_empty()
     }
 
+    /// Whether somebody waits for an answer. Nobody does for a ghost's.
     pub(super) fn has_outstanding(&self) -> bool {
-        !self.tracker.is_empty()
+        self.tracker.len() > self.tracker.ghosts()
     }
 
     /// Half the window without answers: the channel is better given up.
@@ -69,16 +74,22 @@ impl Lane {
         self.tracker.postpone(by);
     }
 
-    /// Writes what may be written. `Err` when the channel did not take it.
+    /// Writes what may be written. `Err` when the channel did not take it; without a channel everything stays.
     pub(super) fn write(&mut self) -> Result<(), Failure> {
+        let Some(open) = self.open.take() else {
+            return Ok(());
+        };
+        let written = self.write_on(open.channel.as_ref());
+        self.open = Some(open);
+        written
+    }
+
+    fn write_on(&mut self, channel: &dyn Channel) -> Result<(), Failure> {
         while let Some(job) = self.next_job() {
             if !is_wanted(&job.waiter) {
                 continue;
             }
-            let Some(open) = &self.open else {
-                return Ok(());
-            };
-            let written = open.channel.publish(&job.message);
+            let written = channel.publish(&job.message);
             let limit = monotonic()
                 .checked_add(self.confirm_timeout)
                 .unwrap_or_else(monotonic);
@@ -171,7 +182,7 @@ impl Lane {
                     since,
                     waiter,
                 }),
-                Waiter::Caller { .. } => {
+                Waiter::Caller(_) => {
                     let cause =
                         UnknownCause::Lost(format!("the broker closed the channel: {text}"));
                     ended.push((waiter, since, PublishResult::Unknown(cause)));
@@ -219,6 +230,6 @@ pub(super) enum Received {
 fn is_wanted(waiter: &Waiter) -> bool {
     match waiter {
         Waiter::Consumer { generation, .. } => generation.is_live(),
-        Waiter::Caller { ticket, .. } => ticket.decide(Ticket::WRITTEN),
+        Waiter::Caller(reply) => reply.claim(),
     }
 }

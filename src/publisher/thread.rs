@@ -1,9 +1,11 @@
 //! The publisher thread: owns the publishing link's channels, pipelines, and answers.
 
 use super::lane::{ConfirmChannel, Lane, Received};
-use super::{Command, PublishResult, PublisherSettings, UnknownCause, Waiter};
+use super::{
+    Command, PublishResult, PublisherSettings, PublisherView, UnknownCause, Waiter, blocked_text,
+};
 use crate::clock::monotonic;
-use crate::link::{Link, LinkNotice, Over, OverSignal};
+use crate::link::{Backoff, Link, LinkNotice, Over, OverSignal};
 use crate::metrics::Published;
 use crate::transport::Failure;
 use crossbeam_channel::{Receiver, Select, Sender};
@@ -13,7 +15,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Before the next attempt to open the publishing link; doubles up to [`LONGEST_PAUSE`].
+/// Before the next attempt to open the publishing link.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -50,7 +52,9 @@ pub(super) fn start(
         commands,
         state: State::Absent { not_before: None },
         number: 0,
-        pause: FIRST_PAUSE,
+        backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
+        opened_at: monotonic(),
+        down: None,
         blocked: None,
         stopping: None,
     };
@@ -70,7 +74,10 @@ struct PublisherThread {
     state: State,
     /// Counts the links, so that a late notice of an old one changes nothing.
     number: u64,
-    pause: Duration,
+    backoff: Backoff,
+    opened_at: Instant,
+    /// Why there is no link although there was one: callers are refused until it is back.
+    down: Option<String>,
     blocked: Option<(String, Instant)>,
     copies: Lane,
     publishes: Lane,
@@ -87,6 +94,7 @@ impl PublisherThread {
             self.receive();
             self.expire();
             self.write();
+            self.show();
             if self.is_finished() {
                 break;
             }
@@ -104,7 +112,7 @@ impl PublisherThread {
             }
         }
         let retry = match self.state {
-            State::Absent { not_before } if self.has_waiting() => not_before,
+            State::Absent { not_before } if self.is_needed() => not_before,
             _ => None,
         };
         let limits = [
@@ -122,10 +130,8 @@ impl PublisherThread {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Copy(job) => self.copies.push(job),
-            Command::Publish(job) => match &self.blocked {
-                Some((reason, _)) => job
-                    .waiter
-                    .answer(PublishResult::NotSent(blocked_text(reason))),
+            Command::Publish(job) => match self.refusal() {
+                Some(reason) => job.waiter.answer(PublishResult::NotSent(reason)),
                 None => self.publishes.push(job),
             },
             Command::LookAgain => {}
@@ -156,7 +162,8 @@ impl PublisherThread {
     fn opened(&mut self, opened: Opened) {
         debug!("publishing connection opened");
         self.number = opened.number;
-        self.pause = FIRST_PAUSE;
+        self.opened_at = monotonic();
+        self.down = None;
         self.copies.open = Some(opened.copies);
         self.publishes.open = Some(opened.publishes);
         self.state = State::Ready(opened.link);
@@ -164,11 +171,12 @@ impl PublisherThread {
 
     fn not_opened(&mut self, reason: &str) {
         warn!("no publishing connection: {reason}");
+        let pause = self.backoff.pause(rand::random());
         self.state = State::Absent {
-            not_before: monotonic().checked_add(self.pause),
+            not_before: monotonic().checked_add(pause),
         };
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         self.refuse_callers(reason);
+        self.down = Some(reason.to_owned());
     }
 
     fn refuse_callers(&mut self, reason: &str) {
@@ -189,29 +197,38 @@ impl PublisherThread {
         }
         self.refuse_callers(&format!("the connection was lost: {reason}"));
         self.blocked = None;
-        self.state = State::Absent {
-            not_before: monotonic().checked_add(self.pause),
+        self.down = Some(reason.to_owned());
+        self.backoff.lasted(self.opened_at.elapsed());
+        let not_before = if self.backoff.is_fresh() {
+            None
+        } else {
+            monotonic().checked_add(self.backoff.pause(rand::random()))
         };
+        self.state = State::Absent { not_before };
     }
 
     /// Reads confirms and returns on both channels.
     fn receive(&mut self) {
         for which in [Which::Copies, Which::Publishes] {
-            let mut answered = Vec::new();
-            let received = self
-                .lane(which)
-                .receive(&mut |waiter, since, result| answered.push((waiter, since, result)));
-            for (waiter, since, result) in answered {
-                self.answer(waiter, since, result);
-            }
-            match received {
+            match self.receive_on(which) {
                 Received::Nothing => {}
                 Received::StrayReturn => {
                     self.replace_channel(which, "a return that matches nothing came")
                 }
-                Received::Gone => self.channel_gone(which),
+                Received::Gone => self.channel_gone(which, None),
             }
         }
+    }
+
+    fn receive_on(&mut self, which: Which) -> Received {
+        let mut answered = Vec::new();
+        let received = self
+            .lane(which)
+            .receive(&mut |waiter, since, result| answered.push((waiter, since, result)));
+        for (waiter, since, result) in answered {
+            self.answer(waiter, since, result);
+        }
+        received
     }
 
     fn expire(&mut self) {
@@ -232,7 +249,7 @@ impl PublisherThread {
 
     fn write(&mut self) {
         self.give_back_for_drains();
-        if !self.has_waiting() {
+        if !self.is_needed() {
             return;
         }
         match self.state {
@@ -245,27 +262,27 @@ impl PublisherThread {
             State::Ready(_) if self.blocked.is_some() => {}
             State::Ready(_) => {
                 for which in [Which::Copies, Which::Publishes] {
-                    if let Err(failure) = self.lane(which).write() {
+                    // Again on the new channel: nothing else may come that would wake this thread.
+                    while let Err(failure) = self.lane(which).write() {
                         debug!("a publish was not taken: {failure}");
-                        self.channel_gone(which);
+                        // What was confirmed meanwhile is neither unknown nor to be tried again.
+                        self.receive_on(which);
+                        self.channel_gone(which, Some(failure));
                     }
                 }
             }
         }
     }
 
-    /// A drain does not wait for a link that was lost: its copies were never written, so their messages go back. One that
-    /// was not needed so far is opened for it.
+    /// A drain does not wait for a link that was lost or is blocked: its copies were never written, so their messages go
+    /// back. One that was not needed so far is opened for it.
     fn give_back_for_drains(&mut self) {
-        let ready = match self.state {
-            State::Absent { not_before } => is_due(not_before),
-            State::Opening | State::Ready(_) => self.blocked.is_none(),
-        };
+        let ready = self.blocked.is_none() && self.down.is_none();
         let withdrawn = self.copies.withdraw(|waiter| match waiter {
             Waiter::Consumer { generation, .. } => {
                 !generation.is_live() || (!ready && generation.is_draining())
             }
-            Waiter::Caller { .. } => false,
+            Waiter::Caller(_) => false,
         });
         for waiter in withdrawn {
             waiter.answer(PublishResult::NotSent(
@@ -293,21 +310,23 @@ impl PublisherThread {
         }
     }
 
-    /// The channel is gone: because the whole link is, or because the broker closed it over a message.
-    fn channel_gone(&mut self, which: Which) {
+    /// The channel is gone: because the whole link is, or because the broker closed it over a message. The client library
+    /// gives the reason only once: in `met`, when a call has met it already.
+    fn channel_gone(&mut self, which: Which, met: Option<Failure>) {
         let Some(open) = self.lane(which).open.take() else {
             return;
         };
-        match open.channel.close() {
-            Err(Failure::Refused { text, .. }) => {
+        let failure = met.or_else(|| open.channel.close().err());
+        match failure {
+            Some(Failure::Refused { text, .. }) => {
                 warn!("the broker closed a publishing channel: {text}");
                 for (waiter, since, result) in self.lane(which).channel_closed(&text) {
                     self.answer(waiter, since, result);
                 }
                 self.reopen(which);
             }
-            Err(failure) => self.link_failed(&failure.to_string()),
-            Ok(()) => self.link_failed("a publishing channel ended"),
+            Some(failure) => self.link_failed(&failure.to_string()),
+            None => self.link_failed("a publishing channel ended"),
         }
     }
 
@@ -347,6 +366,32 @@ impl PublisherThread {
                 .published(&Published::new("", result.outcome(), since.elapsed()));
         }
         waiter.answer(result);
+    }
+
+    /// Why callers cannot publish now.
+    fn refusal(&self) -> Option<String> {
+        let blocked = self.blocked.as_ref();
+        blocked
+            .map(|(reason, _)| blocked_text(reason))
+            .or_else(|| Some(format!("the connection is down: {}", self.down.as_ref()?)))
+    }
+
+    /// Lets others see what they cannot ask for.
+    fn show(&self) {
+        let mut view = self.settings.view.lock();
+        if self.blocked.is_none() && self.down.is_none() && view.is_ready() {
+            return;
+        }
+        *view = PublisherView {
+            blocked: self.blocked.as_ref().map(|(reason, _)| reason.clone()),
+            down: self.down.clone(),
+            waiting: self.copies.waiting(),
+        };
+    }
+
+    /// A link that was lost is made again even when nothing waits for it.
+    fn is_needed(&self) -> bool {
+        self.has_waiting() || self.down.is_some()
     }
 
     fn has_waiting(&self) -> bool {
@@ -429,13 +474,4 @@ fn confirm_channel(link: &Link, limit: Duration) -> Result<ConfirmChannel, Failu
     let channel = link.open_channel(limit)?;
     let confirms = channel.confirms()?;
     Ok(ConfirmChannel { channel, confirms })
-}
-
-fn blocked_text(reason: &str) -> String {
-    let text = "the broker has blocked this connection; publishing is paused";
-    if reason.is_empty() {
-        text.to_owned()
-    } else {
-        format!("{text}: {reason}")
-    }
 }

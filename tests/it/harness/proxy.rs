@@ -118,6 +118,14 @@ impl Proxy {
         }
     }
 
+    /// Closes one connection, counted from 0 in the order they came, refused ones left out. Not after [`Proxy::cut`].
+    pub(crate) fn cut_nth(&self, nth: usize) {
+        let sockets = self.state.sockets.lock();
+        for socket in &sockets[2 * nth..2 * nth + 2] {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
     /// Whether new connections are closed at once.
     pub(crate) fn refuse(&self, refuse: bool) {
         self.state.refusing.store(refuse, Ordering::SeqCst);
