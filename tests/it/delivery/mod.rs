@@ -11,6 +11,7 @@ mod envelopes;
 mod fetching;
 mod large;
 mod messages;
+mod policies;
 mod reasons;
 mod workers;
 

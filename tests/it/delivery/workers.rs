@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rungmq::{Ack, Message, RetryPolicy, naming};
 
 use super::{LIMIT, Q, Seen, Stage, soon};
+use crate::harness::wait::let_pass;
 use crate::harness::{holds_for, secs, wait_until};
 
 fn numbers(stage: &Stage, count: u32) {
@@ -101,6 +102,29 @@ fn a_concurrency_of_eight_runs_eight_handlers_at_a_time_and_never_nine() {
     drop(open);
     stage.settled(&[("acked", 40)]);
     assert_eq!(most.load(Ordering::SeqCst), 8);
+}
+
+#[test]
+fn workers_that_come_back_from_a_wait_do_not_add_to_the_concurrency() {
+    let stage = Stage::new();
+    numbers(&stage, 30);
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let peak = most.clone();
+    // Every wait needs a worker of its own, so that there are many more of them than may run handlers.
+    stage
+        .consumer(&soon(4))
+        .concurrency(2)
+        .prefetch(30)
+        .start(move |_: Message<u32>| {
+            let count = running.fetch_add(1, Ordering::SeqCst) + 1;
+            peak.fetch_max(count, Ordering::SeqCst);
+            let_pass(Duration::from_millis(2));
+            running.fetch_sub(1, Ordering::SeqCst);
+            Ack::retry("no stock")
+        })
+        .unwrap();
+    stage.settled(&[("retried", 90), ("dead_lettered", 30)]);
+    assert_eq!(most.load(Ordering::SeqCst), 2);
 }
 
 #[test]
