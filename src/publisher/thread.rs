@@ -7,6 +7,7 @@ use super::{
 use crate::clock::monotonic;
 use crate::link::{Backoff, Link, LinkNotice, Over, OverSignal};
 use crate::metrics::Published;
+use crate::shutdown::Deadline;
 use crate::transport::Failure;
 use crossbeam_channel::{Receiver, Select, Sender};
 use log::{debug, warn};
@@ -81,7 +82,7 @@ struct PublisherThread {
     blocked: Option<(String, Instant)>,
     copies: Lane,
     publishes: Lane,
-    stopping: Option<Instant>,
+    stopping: Option<Deadline>,
 }
 
 impl PublisherThread {
@@ -119,7 +120,7 @@ impl PublisherThread {
             self.copies.next_limit(),
             self.publishes.next_limit(),
             retry,
-            self.stopping,
+            self.stopping.and_then(Deadline::instant),
         ];
         match limits.into_iter().flatten().min() {
             Some(limit) => drop(select.ready_deadline(limit)),
@@ -139,7 +140,7 @@ impl PublisherThread {
             Command::Opened(Err(reason)) => self.not_opened(&reason),
             Command::Notice { link, notice } if link == self.number => self.notice(notice),
             Command::Notice { .. } => {}
-            Command::Stop { within } => self.stopping = monotonic().checked_add(within),
+            Command::Stop { within } => self.stopping = Some(Deadline::within(within)),
         }
     }
 
@@ -403,7 +404,7 @@ impl PublisherThread {
             && !self.copies.has_outstanding()
             && !self.publishes.has_outstanding();
         self.stopping
-            .is_some_and(|limit| idle || limit <= monotonic())
+            .is_some_and(|deadline| idle || deadline.has_passed())
     }
 
     fn end(&mut self) {

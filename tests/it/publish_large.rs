@@ -9,14 +9,15 @@ use crate::observed::{Observed, SOON};
 
 type Results = Vec<Result<rungmq::Envelope, rungmq::PublishError>>;
 
-/// Publishes 48 MiB on a thread of its own: a call that never returns must not hang the tests as well.
+/// Publishes two bodies of 64 MiB, more than all buffers on the way. On a thread of its own: a call that never returns
+/// must not hang the tests as well.
 #[track_caller]
-fn publish_48_mib(service: &Observed) -> Results {
+fn publish_large_ones(service: &Observed) -> Results {
     let mq = service.mq.clone();
     let (reply, answer) = crossbeam_channel::bounded(1);
     thread::spawn(move || {
-        let large = Publish::bytes(vec![0; 1 << 20]).routing_key("q");
-        drop(reply.send(mq.publish_all(vec![large; 48])));
+        let large = Publish::bytes(vec![0; 64 << 20]).routing_key("q");
+        drop(reply.send(mq.publish_all(vec![large; 2])));
     });
     answer.recv_timeout(SOON).expect("an end of every publish")
 }
@@ -31,7 +32,7 @@ fn large_bodies_to_a_frozen_broker_end_as_unknown_too() {
     let service = Observed::with(builder.confirm_timeout(secs(1)));
     service.mq.publish("", "q", &1).unwrap();
     node.freeze();
-    for result in publish_48_mib(&service) {
+    for result in publish_large_ones(&service) {
         let error = result.unwrap_err();
         assert!(error.is_unknown() || error.is_refused(), "{error}");
     }
@@ -45,7 +46,7 @@ fn large_bodies_under_an_alarm_end_too() {
     node.memory_alarm(true);
     let builder = Connection::builder(vhost.url()).confirm_timeout(secs(1));
     let service = Observed::with(builder);
-    let results = publish_48_mib(&service);
+    let results = publish_large_ones(&service);
     assert!(results.iter().any(Result::is_err));
     node.memory_alarm(false);
     wait_until(SOON, "publishing flows again", || {

@@ -1,6 +1,7 @@
 //! How a publish ends while the broker is well, and that one caller's mistake is nobody else's.
 
 use std::thread;
+use std::time::Duration;
 
 use amiquip::{AmqpProperties, AmqpValue};
 use rungmq::{Ack, HeaderValue, Headers, Message, Publish};
@@ -312,4 +313,16 @@ fn nothing_is_published_after_the_close() {
             .all(|result| result.as_ref().is_err_and(rungmq::PublishError::is_refused))
     );
     assert_eq!(raw.count("q"), 1);
+}
+
+#[test]
+fn a_close_without_a_limit_ends_once_everything_is_done() {
+    let vhost = Vhost::new();
+    vhost.raw().classic("q");
+    let service = Observed::on(&vhost);
+    service.mq.publish("", "q", &1).unwrap();
+    let mq = service.mq.clone();
+    let (reply, answer) = crossbeam_channel::bounded(1);
+    thread::spawn(move || drop(reply.send(mq.close_within(Duration::MAX))));
+    answer.recv_timeout(SOON).expect("an end").unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use rungmq::{Ack, Connection, Message, Publish};
+use rungmq::{Ack, Connection, Envelope, Message, Publish, PublishError};
 
 use crate::harness::wait::timed;
 use crate::harness::{Flow, Node, Proxy, Vhost, Way, secs, wait_until};
@@ -10,6 +10,15 @@ use crate::observed::{Observed, SOON, diary, fixed, unacknowledged};
 
 /// The text every AceMQ library has for it.
 const BLOCKED: &str = "the broker has blocked this connection; publishing is paused";
+
+/// Publishes on a thread of its own: a call that never returned would hang the tests instead of failing one.
+#[track_caller]
+fn publish(service: &Observed, payload: u64) -> Result<Envelope, PublishError> {
+    let mq = service.mq.clone();
+    let (reply, answer) = crossbeam_channel::bounded(1);
+    thread::spawn(move || drop(reply.send(mq.publish("", "q", &payload))));
+    answer.recv_timeout(SOON).expect("an end of the publish")
+}
 
 #[test]
 fn publishing_under_a_memory_alarm_is_declined_at_once_and_flows_again_afterwards() {
@@ -30,11 +39,13 @@ fn publishing_under_a_memory_alarm_is_declined_at_once_and_flows_again_afterward
     service.mq.publish("", "q", &0).unwrap();
     service.mq.publish("", "q", &1).unwrap();
     node.memory_alarm(true);
-    let publish = || service.mq.publish("", "q", &2);
-    wait_until(SOON, "publishing is declined", || publish().is_err());
+    let declined_at_once = || publish(&service, 2);
+    wait_until(SOON, "publishing is declined", || {
+        declined_at_once().is_err()
+    });
     let declined = service.published("", "refused");
 
-    let (result, took) = timed(publish);
+    let (result, took) = timed(declined_at_once);
     let error = result.unwrap_err();
     assert!(error.is_refused() && !error.is_unknown(), "{error}");
     assert!(error.to_string().contains(BLOCKED), "{error}");
@@ -53,7 +64,9 @@ fn publishing_under_a_memory_alarm_is_declined_at_once_and_flows_again_afterward
 
     node.memory_alarm(false);
     service.wait_for_consumed("rejected", 1);
-    wait_until(SOON, "publishing flows again", || publish().is_ok());
+    wait_until(SOON, "publishing flows again", || {
+        publish(&service, 2).is_ok()
+    });
     raw.wait_for_count("q.dlq", 1, SOON);
     assert_eq!(read.attempts(1), [1]);
     for reason in ["timeout", "lost", "nacked", "unroutable"] {
@@ -70,10 +83,10 @@ fn the_first_publish_of_a_process_ends_also_under_an_alarm() {
     let builder = Connection::builder(vhost.url()).confirm_timeout(secs(1));
     let service = Observed::with(builder);
     // The broker blocks a connection only once it publishes, so how the first one ends is its choice.
-    let (_, took) = timed(|| service.mq.publish("", "q", &1));
+    let (_, took) = timed(|| publish(&service, 1));
     assert!(took < SOON, "{took:?}");
     wait_until(SOON, "publishing is declined", || {
-        let result = service.mq.publish("", "q", &2);
+        let result = publish(&service, 2);
         result.is_err_and(|error| error.is_refused())
     });
     let (closed, took) = timed(|| service.mq.close_within(secs(2)));
@@ -92,8 +105,10 @@ fn a_publish_to_a_frozen_broker_ends_as_unknown_within_the_confirm_limit() {
     node.freeze();
     let (results, took) = timed(|| {
         thread::scope(|scope| {
-            let publish = |n: u64| service.mq.publish("", "q", &n);
-            let threads: Vec<_> = (0..8).map(|n| scope.spawn(move || publish(n))).collect();
+            let service = &service;
+            let threads: Vec<_> = (0..8)
+                .map(|n| scope.spawn(move || publish(service, n)))
+                .collect();
             threads
                 .into_iter()
                 .map(|t| t.join().unwrap())
@@ -125,7 +140,7 @@ fn a_publish_that_finds_no_publishing_connection_is_not_sent() {
     // The second socket is opened for the first publish only.
     assert_eq!(vhost.list_connections(&["pid"]).len(), 1);
     node.freeze();
-    let (result, took) = timed(|| service.mq.publish("", "q", &1));
+    let (result, took) = timed(|| publish(&service, 1));
     let error = result.unwrap_err();
     assert!(error.is_refused() && !error.is_unknown(), "{error}");
     assert!(took < secs(10), "{took:?}");
@@ -213,6 +228,8 @@ fn a_publish_in_flight_when_its_socket_dies_ends_as_unknown() {
     });
     assert_eq!(service.published("", "failed"), 1);
     proxy.set(Way::ToBroker, Flow::Pass);
-    service.mq.publish("", "q", &3).unwrap();
+    wait_until(SOON, "publishing is possible again", || {
+        service.mq.publish("", "q", &3).is_ok()
+    });
     assert!(service.mq.is_running());
 }
