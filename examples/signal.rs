@@ -1,7 +1,8 @@
 //! The shape of a service: consumers run, the main thread waits, a signal drains, a second signal does not wait.
 //!
 //! ```text
-//! cargo run --example signal -- orders.new     # then Ctrl-C, or kill -TERM
+//! cargo run --example signal -- orders.new           # then Ctrl-C, or kill -TERM
+//! cargo run --example signal -- orders.new 60 5      # the same with handlers that take 60 s and a drain of 5 s: exit code 1
 //! ```
 //!
 //! | exit code | meaning |
@@ -11,6 +12,11 @@
 //! | 2 | the service could not start |
 //! | 3 | the broker stayed away until the connection gave up |
 //! | 130 | a second signal: not waited for |
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the pretended work takes real time"
+)]
 
 use crossbeam_channel::{Receiver, bounded};
 use rungmq::{Connection, Message};
@@ -55,28 +61,34 @@ fn main() -> ExitCode {
 fn start() -> Result<(Connection, Receiver<Closed>), Box<dyn Error>> {
     let url =
         std::env::var("AMQP_URL").unwrap_or_else(|_| "amqp://guest:guest@localhost:5672".into());
-    let queue = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "orders.new".into());
+    let mut arguments = std::env::args().skip(1);
+    let queue = arguments.next().unwrap_or_else(|| "orders.new".into());
+    let work = seconds(arguments.next(), Duration::ZERO)?;
+    let drain = seconds(arguments.next(), DRAIN)?;
     // Before the connection: a signal that comes while it opens is not lost.
     let signals = Signals::new([SIGINT, SIGTERM])?;
     let mq = Connection::open(&url)?;
-    mq.consume(&queue, |message: Message<Value>| {
-        println!("{}: {}", message.envelope().id(), message.payload());
+    mq.consume(&queue, move |message: Message<Value>| {
+        println!("{}: {}", message.id(), message.payload());
+        thread::sleep(work);
     })?;
-    let closed = close_on_signal(mq.clone(), signals);
+    let closed = close_on_signal(mq.clone(), signals, drain);
     Ok((mq, closed))
 }
 
+fn seconds(argument: Option<String>, default: Duration) -> Result<Duration, Box<dyn Error>> {
+    argument.map_or(Ok(default), |text| Ok(Duration::from_secs(text.parse()?)))
+}
+
 /// The first signal closes, the second one ends the process at once.
-fn close_on_signal(mq: Connection, mut signals: Signals) -> Receiver<Closed> {
+fn close_on_signal(mq: Connection, mut signals: Signals, drain: Duration) -> Receiver<Closed> {
     let (result, closed) = bounded(1);
     thread::spawn(move || {
         let mut signals = signals.forever();
         signals.next();
-        eprintln!("draining for at most {DRAIN:?}; once more to stop at once");
+        eprintln!("draining for at most {drain:?}; once more to stop at once");
         // Close waits, and this thread has to stay awake for the second signal.
-        thread::spawn(move || result.send(mq.close_within(DRAIN)));
+        thread::spawn(move || result.send(mq.close_within(drain)));
         signals.next();
         std::process::exit(130);
     });

@@ -27,7 +27,7 @@ pub trait Decode<T>: Send + Sync + 'static {
     /// # Errors
     ///
     /// When the body, or its content type, is not what was expected. The message is parked then, and its handler does
-    /// not run.
+    /// not run. A panic counts as an error.
     fn decode(&self, body: &[u8], content_type: Option<&str>) -> Result<T, CodecError>;
 }
 

@@ -1,6 +1,4 @@
 //! What a copy of a delivery carries, and how its headers are made to fit a frame. Pure.
-//!
-//! Contract, section 5, "Copies".
 
 use crate::envelope::is_reserved;
 use crate::headers::{HeaderValue, Headers};

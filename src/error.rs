@@ -15,7 +15,8 @@ use std::fmt;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// A broker URL, a host or an option that cannot be used. Nothing was sent. Mend the configuration.
+    /// A broker URL, a host or an option that cannot be used, or a thread that could not be started. Nothing was sent. Mend
+    /// the configuration.
     Configuration(String),
     /// No connection came about within the limit. Start the broker, or check address and login.
     Connect {
@@ -38,14 +39,15 @@ pub enum Error {
         /// What was tried.
         action: String,
     },
-    /// The connection was lost.
+    /// The connection is lost: it is being made again, or was given up. What was under way may or may not have happened.
     ConnectionLost {
         /// What happened to it.
         reason: String,
     },
-    /// The connection was closed by this process.
+    /// The connection was closed by this process, or is being closed and takes no new consumers.
     Closed,
-    /// The call would wait for the very thread that makes it: it was made on one of the library's own threads.
+    /// The call would wait for the very thread that makes it: it was made on one of the library's own threads, such as by an
+    /// observer. Handlers may make every call.
     OwnThread,
     /// A name or key is longer than AMQP's 255 bytes. Nothing was sent.
     NameTooLong(NameTooLong),
@@ -70,6 +72,7 @@ impl Error {
             Failure::Refused { code, text } => Self::Broker { action, code, text },
             Failure::Lost(reason) => Self::ConnectionLost { reason },
             Failure::TimedOut => Self::Timeout { action },
+            Failure::NoChannelLeft => Self::Configuration(format!("{action}: {failure}")),
         }
     }
 

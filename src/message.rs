@@ -1,7 +1,7 @@
 //! What a handler gets.
 
 use crate::envelope::{Envelope, application_headers};
-use crate::headers::Headers;
+use crate::headers::{HeaderValue, Headers};
 use crate::properties::Properties;
 use crate::transport::Delivery;
 use std::fmt;
@@ -28,20 +28,35 @@ impl Opened {
         }
     }
 
-    fn original<'a>(&'a self, header: &str, delivered: &'a str) -> &'a str {
-        self.delivery
-            .headers
-            .get(header)
-            .and_then(|value| value.as_str())
-            .unwrap_or(delivered)
+    fn original_header(&self, header: &str) -> Option<&str> {
+        self.delivery.headers.get(header)?.as_str()
+    }
+
+    /// What the broker noted when it first dead-lettered the message: the last entry of `x-death` is the oldest.
+    fn first_death(&self) -> Option<&Headers> {
+        match self.delivery.headers.get("x-death")? {
+            HeaderValue::Array(deaths) => match deaths.last()? {
+                HeaderValue::Table(death) => Some(death),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     pub(crate) fn original_exchange(&self) -> &str {
-        self.original(ORIGINAL_EXCHANGE, &self.delivery.exchange)
+        self.original_header(ORIGINAL_EXCHANGE)
+            .or_else(|| self.first_death()?.get("exchange")?.as_str())
+            .unwrap_or(&self.delivery.exchange)
     }
 
     pub(crate) fn original_routing_key(&self) -> &str {
-        self.original(ORIGINAL_ROUTING_KEY, &self.delivery.routing_key)
+        let of_death = || match self.first_death()?.get("routing-keys")? {
+            HeaderValue::Array(keys) => keys.first()?.as_str(),
+            _ => None,
+        };
+        self.original_header(ORIGINAL_ROUTING_KEY)
+            .or_else(of_death)
+            .unwrap_or(&self.delivery.routing_key)
     }
 }
 
@@ -115,7 +130,8 @@ impl<T> Message<T> {
             .get_or_init(|| application_headers(&self.opened.delivery.headers))
     }
 
-    /// The exchange that this delivery came from; after a wait on the broker that is `acemq.retry`.
+    /// The exchange that this delivery came from; after a wait on the broker that is `acemq.retry`, after one in the consumer
+    /// the default exchange, which is empty.
     #[must_use]
     pub fn exchange(&self) -> &str {
         &self.opened.delivery.exchange
@@ -128,12 +144,16 @@ impl<T> Message<T> {
     }
 
     /// The exchange of the first publish, on every attempt and in the dead-letter and parked queues.
+    ///
+    /// Of a message that RabbitMQ itself dead-lettered on its first attempt it is the dead-letter exchange; `x-death`, among
+    /// the headers, knows more.
     #[must_use]
     pub fn original_exchange(&self) -> &str {
         self.opened.original_exchange()
     }
 
-    /// The routing key of the first publish, on every attempt and in the dead-letter and parked queues.
+    /// The routing key of the first publish, on every attempt and in the dead-letter and parked queues, with the same
+    /// exception as [`original_exchange`](Self::original_exchange).
     #[must_use]
     pub fn original_routing_key(&self) -> &str {
         self.opened.original_routing_key()

@@ -11,15 +11,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 pub use events::{
-    Consumed, CopyLanded, HandBackReason, HandedBack, PublishOutcome, Published, Received,
-    Recovered, RungMissing, SetAsideFailed,
+    Consumed, CopyLanded, HandBackReason, HandedBack, Lost, PublishOutcome, Published, Received,
+    Recovered, Retrying, RungMissing, SetAsideFailed, Subscribed,
 };
 pub use registry::Registry;
 pub use snapshot::{Distribution, Sample, Snapshot, Value};
 
 /// Hears of everything worth measuring; every method does nothing unless it is written.
 ///
-/// The methods are called on the library's own threads: they should be quick and must not block. [`Registry`] is an
+/// The methods are called on the library's own threads, [`published`](Self::published) also on the thread that publishes:
+/// they should be quick and must not block. A panic in one is caught and ignored. [`Registry`] is an
 /// observer that keeps counts in memory; write another one to feed a metrics library of your choice.
 ///
 /// ```
@@ -71,21 +72,36 @@ pub trait Observer: Send + Sync + 'static {
         let _ = event;
     }
 
+    /// A consumer has a live subscription, at its start and again after each loss.
+    fn subscribed(&self, event: &Subscribed<'_>) {
+        let _ = event;
+    }
+
+    /// The connection was lost, and will be made again.
+    fn lost(&self, event: &Lost<'_>) {
+        let _ = event;
+    }
+
+    /// Before the next attempt to make a lost connection again there is a pause.
+    fn retrying(&self, event: &Retrying) {
+        let _ = event;
+    }
+
     /// The connection was lost and is up again.
     fn recovered(&self, event: &Recovered) {
         let _ = event;
     }
 }
 
-/// Passes events to the connection's observer, if there is one, and keeps its panics off the library's threads.
+/// Passes events to the connection's observers, and keeps their panics off the library's threads.
 #[derive(Clone, Default)]
-pub(crate) struct Metrics(Option<Arc<dyn Observer>>);
+pub(crate) struct Metrics(Vec<Arc<dyn Observer>>);
 
 macro_rules! pass_on {
     ($($event:ident: $type:ty),+ $(,)?) => {
         impl Metrics {
             $(pub(crate) fn $event(&self, event: &$type) {
-                if let Some(observer) = &self.0 {
+                for observer in &self.0 {
                     let _ = catch_unwind(AssertUnwindSafe(|| observer.$event(event)));
                 }
             })+
@@ -96,21 +112,18 @@ macro_rules! pass_on {
 pass_on!(
     published: Published<'_>, received: Received<'_>, consumed: Consumed<'_>, copy_landed: CopyLanded<'_>,
     set_aside_failed: SetAsideFailed<'_>, rung_missing: RungMissing<'_>, handed_back: HandedBack<'_>,
+    subscribed: Subscribed<'_>, lost: Lost<'_>, retrying: Retrying, recovered: Recovered,
 );
 
 impl Metrics {
-    pub(crate) fn new(observer: Arc<dyn Observer>) -> Self {
-        Self(Some(observer))
+    pub(crate) fn add(&mut self, observer: impl Observer) {
+        self.0.push(Arc::new(observer));
     }
 }
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() {
-            "Metrics(observed)"
-        } else {
-            "Metrics"
-        })
+        write!(f, "Metrics({} observers)", self.0.len())
     }
 }
 

@@ -283,25 +283,36 @@ impl Publish {
                     .map_err(|error| PublishErrorKind::Invalid(error.to_string()))?;
             }
         }
-        check_header_names(headers)
+        check_headers(headers)
     }
 }
 
-fn check_header_names(headers: &Headers) -> Result<(), PublishErrorKind> {
+fn check_headers(headers: &Headers) -> Result<(), PublishErrorKind> {
     for (name, value) in headers.iter() {
         naming::check("header name", name)
             .map_err(|error| PublishErrorKind::Invalid(error.to_string()))?;
-        check_nested(value)?;
+        check_value(name, value)?;
     }
     Ok(())
 }
 
-fn check_nested(value: &HeaderValue) -> Result<(), PublishErrorKind> {
-    match value {
-        HeaderValue::Table(table) => check_header_names(table),
-        HeaderValue::Array(values) => values.iter().try_for_each(check_nested),
-        _ => Ok(()),
+/// RabbitMQ closes the connection over a float that is no number.
+fn check_value(name: &str, value: &HeaderValue) -> Result<(), PublishErrorKind> {
+    let not_finite = match value {
+        HeaderValue::Table(table) => return check_headers(table),
+        HeaderValue::Array(values) => {
+            return values.iter().try_for_each(|value| check_value(name, value));
+        }
+        HeaderValue::F32(number) => !number.is_finite(),
+        HeaderValue::F64(number) => !number.is_finite(),
+        _ => false,
+    };
+    if not_finite {
+        return Err(PublishErrorKind::Invalid(format!(
+            "the header {name:?} is a float that is no finite number, which RabbitMQ cannot read"
+        )));
     }
+    Ok(())
 }
 
 /// A publish that failed. [`into_message`](Self::into_message) gives the message back.
@@ -361,7 +372,8 @@ impl PublishError {
         matches!(self.kind, PublishErrorKind::Unroutable(_))
     }
 
-    /// The message was refused, or not even sent: the broker does not have it.
+    /// The message was refused (an exchange that does not exist, no permission, a nack), or not even sent (the connection is
+    /// closed, lost or blocked): the broker does not have it.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         matches!(
@@ -370,7 +382,8 @@ impl PublishError {
         )
     }
 
-    /// The message was sent and nobody answered: the broker may have it or not.
+    /// The message was sent and nobody answered: the broker may have it or not. Also when the broker closed the channel over
+    /// another message that was on its way at the same time.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         matches!(self.kind, PublishErrorKind::Unknown(_))
@@ -385,7 +398,8 @@ impl PublishError {
         )
     }
 
-    /// The message, to be kept or published again; `None` when it could not even be encoded.
+    /// The message, to be kept or published again; `None` when it could not even be encoded, and after
+    /// [`Connection::replay`](crate::Connection::replay), which leaves it where it was.
     #[must_use]
     pub fn into_message(self) -> Option<Publish> {
         self.message.map(|message| *message)

@@ -92,6 +92,10 @@ impl Topology {
         self
     }
 
+    pub(crate) fn queue_names(&self) -> impl Iterator<Item = &str> {
+        self.queues.iter().map(|queue| queue.name.as_str())
+    }
+
     /// What would be declared, in order.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! What the worker prints: one JSON object a line on stdout.
 
 use rungmq::metrics::{Registry, Value as Metric};
-use rungmq::{HeaderValue, Headers, Message};
+use rungmq::{HeaderValue, Headers, Health, Message};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -27,6 +27,11 @@ pub(crate) enum Event<'a> {
     },
     /// A handler has returned.
     Handled { id: &'a str, attempt: u32 },
+    /// The state of the connection, whenever it has changed.
+    Health {
+        status: &'static str,
+        detail: Option<&'a str>,
+    },
     /// The last line.
     Closed {
         took_ms: u128,
@@ -49,6 +54,13 @@ impl<'a> Event<'a> {
             original_routing_key: message.original_routing_key(),
             body_bytes: message.body().len(),
             headers: table(message.headers()),
+        }
+    }
+
+    pub(crate) fn health(health: &'a Health) -> Self {
+        Self::Health {
+            status: health.status.as_str(),
+            detail: health.detail.as_deref(),
         }
     }
 

@@ -15,10 +15,10 @@
 mod events;
 mod options;
 
-use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
+use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, tick};
 use events::Event;
 use options::{Answer, Options, QueueType};
-use rungmq::metrics::Registry;
+use rungmq::metrics::{Observer, Registry, Subscribed};
 use rungmq::{Ack, Connection, Consumer, FatalError, Message, Queue, Topology};
 use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
     let options = match Options::from_args(std::env::args_os().skip(1)) {
@@ -63,6 +63,21 @@ fn with_causes(error: &dyn Error) -> String {
     text
 }
 
+/// How often the connection's health is looked at, for changes.
+const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Prints each subscription, also those after a loss.
+struct Subscriptions;
+
+impl Observer for Subscriptions {
+    fn subscribed(&self, event: &Subscribed) {
+        Event::Consuming {
+            queue: event.queue(),
+        }
+        .print();
+    }
+}
+
 struct Worker {
     options: Options,
     mq: Connection,
@@ -76,7 +91,9 @@ impl Worker {
         // Before anything is opened: from here on a signal is never the end of the process by itself.
         stop_on_signals(stopper.clone())?;
         let registry = Registry::new();
-        let mut connection = Connection::builder(&options.url).observer(registry.clone());
+        let mut connection = Connection::builder(&options.url)
+            .observer(registry.clone())
+            .observer(Subscriptions);
         if let Some(limit) = options.confirm_timeout {
             connection = connection.confirm_timeout(limit);
         }
@@ -87,7 +104,6 @@ impl Worker {
         let handled = Arc::new(AtomicU64::new(0));
         for queue in &options.queues {
             consume(&mq, queue, &options, &handled, &stopper)?;
-            Event::Consuming { queue }.print();
         }
         Ok(Self {
             options,
@@ -100,9 +116,20 @@ impl Worker {
     /// Until a signal, `--count` or `--for`; then closes.
     fn run(self) -> ExitCode {
         let time_is_up = self.options.run_for.map_or_else(never, after);
-        select! {
-            recv(self.stop) -> _ => {}
-            recv(time_is_up) -> _ => {}
+        let look = tick(HEALTH_INTERVAL);
+        let mut last = None;
+        loop {
+            select! {
+                recv(self.stop) -> _ => break,
+                recv(time_is_up) -> _ => break,
+                recv(look) -> _ => {}
+            }
+            let health = self.mq.health();
+            let seen = Some((health.status, health.detail.clone()));
+            if seen != last {
+                Event::health(&health).print();
+                last = seen;
+            }
         }
         let start = Instant::now();
         let result = self.mq.close_within(self.options.close_timeout);

@@ -3,27 +3,27 @@
 use super::Connection;
 use crate::declaration::Declaration;
 use crate::error::Error;
-use crate::link::Operation;
 use crate::retry::RetryLadder;
 use crate::topology::{Topology, retry_share};
-use crate::transport::Failure;
 use log::warn;
 
 impl Topology {
     /// Declares everything on the broker, in the order of the [plan](Topology::plan). What stands already and is equal
-    /// stays as it is, so that every service can apply its topology at every start.
+    /// stays as it is, so that every service can apply its topology at every start. A user without the right to declare
+    /// can do so too: where everything stands already, a warning says what was not declared.
     ///
     /// # Errors
     ///
     /// [`Error::Topology`] with every problem at once when the topology itself is wrong: nothing was sent then.
     /// [`Error::Broker`] for the first declaration that the broker refused, with its name and the broker's words; what was
-    /// declared before it stands.
+    /// declared before it stands. [`Error::Timeout`], [`Error::ConnectionLost`] and [`Error::Closed`].
     pub fn apply(&self, connection: &Connection) -> Result<(), Error> {
         let plan = self.plan()?;
         for warning in plan.warnings() {
             warn!("{warning}");
         }
-        connection.declare(plan.declarations())
+        let sources: Vec<&str> = self.queue_names().collect();
+        connection.declare(plan.declarations(), &sources)
     }
 }
 
@@ -32,36 +32,16 @@ impl RetryLadder {
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] for the first declaration that the broker refused.
+    /// As [`Topology::apply`], but for [`Error::Topology`].
     pub fn declare(&self, connection: &Connection) -> Result<(), Error> {
-        connection.declare(&retry_share(self.source(), self))
+        connection.declare(&retry_share(self.source(), self), &[])
     }
 }
 
 impl Connection {
-    fn declare(&self, declarations: &[Declaration]) -> Result<(), Error> {
-        let core = &self.0.core;
-        core.status.check()?;
-        declarations
-            .iter()
-            .try_for_each(|declaration| self.declare_one(declaration))
-    }
-
-    fn declare_one(&self, declaration: &Declaration) -> Result<(), Error> {
-        let admin = &self.0.core.services.admin;
-        let refused = match admin.call(Operation::Declare(declaration.clone())) {
-            Ok(()) => return Ok(()),
-            Err(failure) => failure,
-        };
-        let error = |failure: Failure| {
-            Error::broker(format!("{declaration} could not be declared"), failure)
-        };
-        let may_stand = refused.is_access_refused();
-        let is_binding = matches!(declaration, Declaration::Binding { .. });
-        if may_stand && !is_binding && admin.call(Operation::Check(declaration.clone())).is_ok() {
-            warn!("{declaration} stands, but this user may not declare it: {refused}");
-            return Ok(());
-        }
-        Err(error(refused))
+    fn declare(&self, declarations: &[Declaration], sources: &[&str]) -> Result<(), Error> {
+        let admin = self.0.core.status.uplink()?.admin;
+        admin.declare_all(declarations, sources, "a topology is applied")?;
+        Ok(())
     }
 }

@@ -15,6 +15,8 @@ use std::time::Duration;
 const DEFAULT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_RETRY_THRESHOLD: Duration = Duration::from_secs(30);
+const DEFAULT_RECOVERY_BACKOFF: (Duration, Duration) =
+    (Duration::from_millis(500), Duration::from_secs(30));
 const DEFAULT_PREFETCH: Option<u32> = None;
 
 /// How a connection is made. Made by [`Connection::builder`]; [`open`](Self::open) ends it.
@@ -44,6 +46,8 @@ pub struct ConnectionBuilder {
     pub(super) confirm_timeout: Duration,
     connect_timeout: Option<Duration>,
     heartbeat: Option<Duration>,
+    pub(super) recovery_backoff: (Duration, Duration),
+    pub(super) recovery_attempts: Option<u32>,
     pub(super) metrics: Metrics,
     #[cfg(feature = "tls")]
     tls: TlsOptions,
@@ -61,14 +65,16 @@ impl ConnectionBuilder {
             confirm_timeout: DEFAULT_CONFIRM_TIMEOUT,
             connect_timeout: None,
             heartbeat: None,
+            recovery_backoff: DEFAULT_RECOVERY_BACKOFF,
+            recovery_attempts: None,
             metrics: Metrics::default(),
             #[cfg(feature = "tls")]
             tls: TlsOptions::default(),
         }
     }
 
-    /// Further addresses, `host` or `host:port`, with the URL's login. Each attempt to connect tries all of them in turn,
-    /// the URL's own first. There are none by default.
+    /// Further addresses, `host` or `host:port`, with the URL's login and, where none is named, its port. Each attempt to
+    /// connect tries all of them in turn, the URL's own first, later the one that answered last. There are none by default.
     pub fn hosts<H: Into<String>>(mut self, hosts: impl IntoIterator<Item = H>) -> Self {
         self.hosts = hosts.into_iter().map(Into::into).collect();
         self
@@ -100,30 +106,46 @@ impl ConnectionBuilder {
         self
     }
 
-    /// How long a publish or a copy waits for the broker's confirm. Defaults to 10 s. After that it is unknown whether
-    /// the broker has the message.
+    /// How long a publish or a copy waits for the broker's confirm once it is sent. Defaults to 10 s. After that it is unknown
+    /// whether the broker has the message.
     pub fn confirm_timeout(mut self, timeout: Duration) -> Self {
         self.confirm_timeout = timeout;
         self
     }
 
-    /// How long one attempt to connect to one address may take, and how long any call to the broker. Defaults to 10 s, or to
-    /// the URL's `connection_timeout`.
+    /// How long one attempt to connect to one address may take, and how long each call that waits for the broker (to declare,
+    /// to check, to pull). Defaults to the URL's `connection_timeout`, else to 10 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
         self
     }
 
     /// The heartbeat that is asked for, in whole seconds, rounded up; the broker may insist on a shorter one. A dead peer is
-    /// noticed after about twice that. Defaults to 10 s, or to the URL's `heartbeat`; zero turns heartbeats off.
+    /// noticed after about twice that. Defaults to the URL's `heartbeat`, else to 10 s. Zero turns heartbeats off: a dead
+    /// peer is then noticed only by a call that gets no answer.
     pub fn heartbeat(mut self, interval: Duration) -> Self {
         self.heartbeat = Some(interval);
         self
     }
 
-    /// Who hears of everything worth measuring. Nobody does by default.
+    /// How long to pause before a lost connection is tried again: `first`, doubling to `longest`, spread by a fifth both
+    /// ways. Defaults to 0.5 s and 30 s. The first attempt comes at once, unless the lost connection had only just come up.
+    pub fn recovery_backoff(mut self, first: Duration, longest: Duration) -> Self {
+        self.recovery_backoff = (first, longest);
+        self
+    }
+
+    /// How many attempts in a row are made to recover a lost connection; then it counts as closed, and
+    /// [`Connection::wait`] returns the reason. Each tries every address. Defaults to no limit; 0 makes a
+    /// loss the end.
+    pub fn recovery_attempts(mut self, attempts: u32) -> Self {
+        self.recovery_attempts = Some(attempts);
+        self
+    }
+
+    /// Who hears of everything worth measuring. Nobody does by default; each call adds one.
     pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.metrics = Metrics::new(Arc::new(observer));
+        self.metrics.add(observer);
         self
     }
 
@@ -138,8 +160,9 @@ impl ConnectionBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`] when the URL or an option cannot be used, [`Error::Connect`] when no address could be reached
-    /// or logged in to within the limit.
+    /// [`Error::Configuration`] when the URL, an option or a certificate file cannot be used, or no thread can be started;
+    /// [`Error::Connect`] when no address could be reached or logged in to within the limit. It has the last address and
+    /// reason; a wrong password takes RabbitMQ some seconds to refuse.
     pub fn open(self) -> Result<Connection, Error> {
         let unusable = |error: &dyn fmt::Display| Error::Configuration(error.to_string());
         let mut url = BrokerUrl::parse(&self.url).map_err(|error| unusable(&error))?;

@@ -22,8 +22,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when the queue does not exist or may not be read; [`Error::Timeout`] and
-    /// [`Error::ConnectionLost`].
+    /// [`Error::Broker`] when the queue does not exist or may not be read; [`Error::NameTooLong`], [`Error::Timeout`],
+    /// [`Error::ConnectionLost`] and [`Error::Closed`]. After a timeout the message may be lost.
     pub fn pull(&self, queue: &str) -> Result<Option<Message<Vec<u8>>>, Error> {
         naming::check("queue", queue)?;
         let name = queue.to_owned();
@@ -53,11 +53,14 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// The first failure ends it; the messages moved before it stay moved, and no message is lost.
+    /// The first failure ends it; the messages moved before it stay moved, and no message is lost. [`Error::Broker`] when there
+    /// is no dead-letter queue, [`Error::Publish`] when the queue itself does not take a message. One whose publish has no
+    /// answer, or whose acknowledgement fails, stays in the dead-letter queue and may stand in the queue as well.
     pub fn replay(&self, queue: &str) -> Result<usize, Error> {
         let dead_letters = naming::dead_letter_queue(queue);
         naming::check("dead-letter queue", &dead_letters)?;
         let (source, services) = (queue.to_owned(), self.0.core.services.clone());
+        let frame_max = self.0.core.status.uplink()?.link.frame_max();
         let what = format!("replaying the queue {dead_letters:?}");
         let (moved, failed) = self.on_channel(&what, Duration::MAX, move |channel| {
             let mut moved = 0;
@@ -69,7 +72,7 @@ impl Connection {
                 let tag = delivery.tag;
                 let now = services.clock.epoch_millis();
                 let opened = open(delivery, now);
-                let message = replayed(&opened, &source, now, services.link.frame_max());
+                let message = replayed(&opened, &source, now, frame_max);
                 match PublishErrorKind::of(services.publisher.publish(message)) {
                     None => channel.ack(tag, false)?,
                     Some(kind) => {
@@ -99,11 +102,11 @@ impl Connection {
         work: impl FnOnce(&dyn Channel) -> Result<R, Failure> + Send + 'static,
     ) -> Result<R, Error> {
         let core = &self.0.core;
-        core.status.check()?;
+        let link = core.status.uplink()?.link;
         let (reply, answer) = bounded(1);
-        let (link, open_limit) = (core.services.link.clone(), core.services.call_timeout);
+        let (opening, open_limit) = (link.clone(), core.services.call_timeout);
         let errand = move || {
-            let result = link.open_channel(open_limit).and_then(|channel| {
+            let result = opening.open_channel(open_limit).and_then(|channel| {
                 let done = work(channel.as_ref())?;
                 channel.close()?;
                 Ok(done)
@@ -116,7 +119,6 @@ impl Connection {
             .map_err(|error| {
                 Error::Configuration(format!("no thread could be started: {error}"))
             })?;
-        let link = &core.services.link;
         select! {
             recv(answer) -> result => result.unwrap_or_else(|_| Err(link.lost())),
             recv(link.gone()) -> _ => Err(link.lost()),

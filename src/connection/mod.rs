@@ -3,28 +3,34 @@
 mod apply;
 mod builder;
 mod fetch;
+mod group;
+mod health;
+mod status;
 mod supervisor;
 
 pub use builder::ConnectionBuilder;
+pub use group::{ConsumerGroup, RunningGroup};
 
 use crate::ack::Answer;
 use crate::clock::SystemClock;
 use crate::consumer::{Consumer, ConsumerBuilder, Registrar, Services};
 use crate::envelope::Envelope;
 use crate::error::Error;
-use crate::link::{Admin, Dialler, Link, LinkNotice, Sockets};
+use crate::link::{Backoff, Dialler, Sockets, Uplink};
 use crate::message::Message;
 use crate::publish::{Publish, PublishError, PublishErrorKind};
 use crate::publisher::{Publisher, PublisherSettings};
 use crate::retry::RetryPolicy;
 use crate::shutdown::Deadline;
 use crate::transport::{Outgoing, Transport};
+use crossbeam_channel::unbounded;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use status::{Phase, Status};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use supervisor::{Command, Status, Supervisor};
+use supervisor::{Supervisor, open_uplink};
 
 /// What [`Connection::close`] allows.
 const DEFAULT_CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -34,10 +40,15 @@ const BATCH: usize = 1024;
 /// A connection to RabbitMQ: publishes, consumes, declares, and closes by a deadline.
 ///
 /// A cheap handle: clones are the same connection, and may be used from any thread. It holds two sockets, so that
-/// acknowledgements are never stuck behind publishes that the broker has blocked.
+/// acknowledgements are never stuck behind publishes that the broker has blocked; the one that publishes is opened when it is
+/// first needed.
 ///
 /// Dropping the last handle without [`close`](Self::close) stops everything at once, as `close_within(Duration::ZERO)` does,
-/// and never hangs: unsettled deliveries are delivered again. A handler that holds a clone keeps the connection open.
+/// and takes a second at most: unsettled deliveries are delivered again. A handler that holds a clone keeps the connection
+/// open.
+///
+/// A connection that is lost is made again, and its consumers subscribe again; until then calls are refused. See
+/// [`recovery_backoff`](ConnectionBuilder::recovery_backoff) and [`health`](Self::health).
 ///
 /// ```no_run
 /// use rungmq::{Ack, Connection, Message};
@@ -103,44 +114,53 @@ impl Connection {
         };
         let sockets = Sockets::default();
         let dialler = Arc::new(Dialler::new(transports, limit, sockets.clone()));
-        let dialled = dialler.dial().map_err(|error| Error::Connect {
-            address: error.address,
-            reason: error.reason,
-        })?;
-        let supervisor = Supervisor::new(sockets);
-        let commands = supervisor.commands();
-        let link = Link::start(dialled, "consume", move |notice: LinkNotice| {
-            drop(commands.send(Command::Notice(notice)));
-        })
-        .map_err(no_thread)?;
+        let commands = unbounded();
+        let uplink =
+            open_uplink(&dialler, limit, 0, &commands.0).map_err(|error| Error::Connect {
+                address: error.address,
+                reason: error.reason,
+            })?;
         let (publisher, publisher_ended) = Publisher::start(PublisherSettings {
-            dialler,
+            dialler: dialler.clone(),
             metrics: builder.metrics.clone(),
             confirm_timeout: builder.confirm_timeout,
             connect_timeout: limit,
+            view: Arc::default(),
         })
         .map_err(no_thread)?;
         let services = Services {
-            admin: Admin::start(link.clone(), limit).map_err(no_thread)?,
-            link,
-            publisher,
+            publisher: publisher.clone(),
             clock: Arc::new(SystemClock),
-            metrics: builder.metrics,
+            metrics: builder.metrics.clone(),
             call_timeout: limit,
         };
+        let status = Status::new(commands.0.clone(), uplink.clone());
+        let (first, longest) = builder.recovery_backoff;
+        let supervisor = Supervisor {
+            commands,
+            status: status.clone(),
+            dialler,
+            sockets,
+            publisher,
+            publisher_ended,
+            clock: services.clock.clone(),
+            metrics: builder.metrics,
+            call_timeout: limit,
+            backoff: Backoff::new(first, longest),
+            attempts: builder.recovery_attempts,
+        };
+        supervisor.start(uplink).map_err(no_thread)?;
+        let settings = ConnectionSettings {
+            origin: builder.origin.unwrap_or_else(default_origin),
+            policy: builder.policy,
+            threshold: builder.threshold,
+            prefetch: builder.prefetch,
+        };
         let core = Arc::new(Core {
-            settings: ConnectionSettings {
-                origin: builder.origin.unwrap_or_else(default_origin),
-                policy: builder.policy,
-                threshold: builder.threshold,
-                prefetch: builder.prefetch,
-            },
-            status: Status::new(supervisor.commands()),
-            services: services.clone(),
+            settings,
+            services,
+            status,
         });
-        supervisor
-            .start(core.status.clone(), services, publisher_ended)
-            .map_err(no_thread)?;
         Ok(Self(Arc::new(Handle { core })))
     }
 
@@ -148,6 +168,10 @@ impl Connection {
     ///
     /// The message is persistent. Without [`Publish::mandatory`] a message that no queue takes is dropped by the broker and
     /// is no error.
+    ///
+    /// It waits for the [confirm timeout](ConnectionBuilder::confirm_timeout) at most once the message is sent. A message that
+    /// cannot be sent within that and the [connect timeout](ConnectionBuilder::connect_timeout) together is refused, and at once
+    /// while the broker has blocked the connection.
     ///
     /// # Errors
     ///
@@ -223,11 +247,15 @@ impl Connection {
 
     fn prepare(&self, message: &Publish) -> Result<(Envelope, Outgoing), PublishErrorKind> {
         let core = &self.0.core;
-        if let Err(error) = core.status.check() {
-            return Err(PublishErrorKind::NotSent(error.to_string()));
-        }
+        let uplink = core.status.uplink();
+        let uplink = uplink.map_err(|error| {
+            core.services
+                .publisher
+                .count_refused(message.target_exchange());
+            PublishErrorKind::NotSent(error.to_string())
+        })?;
         let now = core.services.clock.epoch_millis();
-        message.outgoing(&core.settings.origin, now, core.services.link.frame_max())
+        message.outgoing(&core.settings.origin, now, uplink.link.frame_max())
     }
 
     /// Consumes a queue with every option at its default: `handle` is called for each delivery, one at a time, with the
@@ -266,7 +294,7 @@ impl Connection {
     /// Whether the connection is up: not closed, not closing, not lost.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.0.core.status.check().is_ok()
+        self.0.core.status.phase() == Phase::Up
     }
 
     /// Closes within 20 s. See [`close_within`](Self::close_within).
@@ -286,29 +314,37 @@ impl Connection {
     /// still runs then runs on in its thread, and its outcome is thrown away.
     ///
     /// Any thread may call it, also one that waits for signals. A second call returns `Ok` at once when the connection
-    /// has been closed, and waits with the first when it has not; the earlier deadline counts for both.
+    /// has been closed or given up, and waits with the first when it has not; the earlier deadline counts for both, and one of
+    /// them gets the error.
+    ///
+    /// A handler may call it: its own delivery is not waited for.
     ///
     /// # Errors
     ///
-    /// [`Error::Drain`] names the deliveries that were left behind; they will be delivered again.
+    /// [`Error::Drain`] names the deliveries that were left behind; they will be delivered again. [`Error::OwnThread`] on a
+    /// thread of the library that runs no handler, such as an observer's.
     pub fn close_within(&self, timeout: Duration) -> Result<(), Error> {
         self.0.core.status.close(Deadline::within(timeout), timeout)
     }
 
-    /// Blocks until the connection has been closed, by any thread.
+    /// Blocks until the connection has been closed, by any thread. The result of that close is for whoever called it. While a
+    /// lost connection is made again it goes on waiting.
     ///
     /// # Errors
     ///
-    /// [`Error::ConnectionLost`] when it was lost instead.
+    /// [`Error::ConnectionLost`] when a lost connection was given up; [`Error::OwnThread`] as for [`close_within`](Self::close_within).
     pub fn wait(&self) -> Result<(), Error> {
         self.0.core.status.wait()
     }
 }
 
 impl Registrar for Core {
-    fn services(&self) -> Result<Services, Error> {
-        self.status.check()?;
-        Ok(self.services.clone())
+    fn services(&self) -> Result<(Services, Uplink), Error> {
+        let uplink = self.status.uplink()?;
+        match self.status.phase() {
+            Phase::Closing => Err(Error::Closed),
+            _ => Ok((self.services.clone(), uplink)),
+        }
     }
 
     fn register(&self, consumer: &Consumer) {

@@ -1,194 +1,80 @@
-//! The supervisor: holds the connection's state, and takes everything down by one deadline.
+//! The supervisor: makes the connection again when it is lost, and takes everything down by one deadline.
 //!
-//! It makes no call to the broker itself. What it waits for it waits for with a limit, and behind every limit stands the
-//! kill switch of the sockets.
+//! It makes no call to the broker itself. Whoever dials does so on a thread of its own; what the supervisor waits for it
+//! waits for with a limit, and behind every limit stands the kill switch of the sockets.
 
-use crate::consumer::{Consumer, GRACE, Services};
+use super::status::{Phase, Status};
+use crate::clock::Clock;
+use crate::consumer::{Consumer, GRACE};
 use crate::error::Error;
-use crate::link::{LinkNotice, OverSignal, Sockets};
+use crate::link::{Backoff, DialError, Dialler, LinkNotice, OverSignal, Sockets, Uplink};
+use crate::metrics::{Lost, Metrics, Recovered, Retrying};
+use crate::publisher::Publisher;
 use crate::shutdown::{Deadline, DrainTimeout, StrandedDelivery};
-use crossbeam_channel::{Receiver, Sender, select, unbounded};
+use crossbeam_channel::{Receiver, Select, Sender, never, select};
 use log::{debug, info, warn};
-use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// After the kill switch: for the threads that it frees.
 const AFTER_KILL: Duration = Duration::from_millis(300);
-/// How long dropping the last handle waits.
-const ABANDON: Duration = Duration::from_secs(1);
 
 pub(super) enum Command {
-    Notice(LinkNotice),
+    /// From the link of that number; an old one's changes nothing.
+    Notice { number: u64, notice: LinkNotice },
+    Dialled {
+        number: u64,
+        result: Result<Uplink, DialError>,
+    },
     Close {
         deadline: Deadline,
         timeout: Duration,
     },
 }
 
-/// The state of a connection, shared by its handles and its supervisor.
-#[derive(Clone)]
-pub(super) struct Status(Arc<Shared>);
-
-struct Shared {
-    commands: Sender<Command>,
-    state: Mutex<State>,
-    changed: Condvar,
+/// Opens link `number`, whose notices go to the supervisor.
+pub(super) fn open_uplink(
+    dialler: &Dialler,
+    limit: Duration,
+    number: u64,
+    commands: &Sender<Command>,
+) -> Result<Uplink, DialError> {
+    let commands = commands.clone();
+    Uplink::open(dialler, limit, move |notice| {
+        drop(commands.send(Command::Notice { number, notice }));
+    })
 }
 
-struct State {
-    phase: Phase,
-    consumers: Vec<Consumer>,
-    /// What the close brought, until one caller has taken it.
-    result: Option<Result<(), Error>>,
-}
-
-enum Phase {
-    Up,
-    Closing,
-    Closed,
-    /// The connection was lost, for this reason; what was left has been taken down.
-    Lost(String),
-}
-
-impl Phase {
-    fn has_ended(&self) -> bool {
-        matches!(self, Self::Closed | Self::Lost(_))
-    }
-}
-
-impl Status {
-    pub(super) fn new(commands: Sender<Command>) -> Self {
-        let state = State {
-            phase: Phase::Up,
-            consumers: Vec::new(),
-            result: None,
-        };
-        Self(Arc::new(Shared {
-            commands,
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-        }))
-    }
-
-    /// Whether the connection can be used. While it closes handlers may still publish.
-    pub(super) fn check(&self) -> Result<(), Error> {
-        match &self.0.state.lock().phase {
-            Phase::Up | Phase::Closing => Ok(()),
-            Phase::Closed => Err(Error::Closed),
-            Phase::Lost(reason) => Err(Error::ConnectionLost {
-                reason: reason.clone(),
-            }),
-        }
-    }
-
-    /// Takes a consumer in. One that comes while the connection closes is stopped at once.
-    pub(super) fn register(&self, consumer: &Consumer) {
-        let mut state = self.0.state.lock();
-        state.consumers.retain(|known| !known.has_ended());
-        state.consumers.push(consumer.clone());
-        if !matches!(state.phase, Phase::Up) {
-            drop(state);
-            consumer.stop(Deadline::within(Duration::ZERO));
-        }
-    }
-
-    /// Closes, and waits for it. The result goes to the first caller; whoever comes later finds the connection closed.
-    pub(super) fn close(&self, deadline: Deadline, timeout: Duration) -> Result<(), Error> {
-        let mut state = self.0.state.lock();
-        if !state.phase.has_ended() {
-            drop(self.0.commands.send(Command::Close { deadline, timeout }));
-        }
-        while !state.phase.has_ended() {
-            self.0.changed.wait(&mut state);
-        }
-        state.result.take().unwrap_or(Ok(()))
-    }
-
-    pub(super) fn wait(&self) -> Result<(), Error> {
-        let mut state = self.0.state.lock();
-        while !state.phase.has_ended() {
-            self.0.changed.wait(&mut state);
-        }
-        match &state.phase {
-            Phase::Lost(reason) => Err(Error::ConnectionLost {
-                reason: reason.clone(),
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    /// The last handle is gone.
-    pub(super) fn abandon(&self) {
-        let mut state = self.0.state.lock();
-        if state.phase.has_ended() {
-            return;
-        }
-        let now = Deadline::within(Duration::ZERO);
-        drop(self.0.commands.send(Command::Close {
-            deadline: now,
-            timeout: Duration::ZERO,
-        }));
-        // A thread of the library's own must not wait for itself.
-        if thread::current()
-            .name()
-            .is_some_and(|name| name.starts_with("rungmq-"))
-        {
-            return;
-        }
-        let limit = Deadline::within(ABANDON);
-        while !state.phase.has_ended() && !limit.has_passed() {
-            self.0.changed.wait_for(&mut state, limit.left());
-        }
-    }
-
-    fn begin_closing(&self) -> Vec<Consumer> {
-        let mut state = self.0.state.lock();
-        state.phase = Phase::Closing;
-        state.consumers.clone()
-    }
-
-    fn end(&self, phase: Phase, result: Option<Result<(), Error>>) {
-        let mut state = self.0.state.lock();
-        state.phase = phase;
-        state.result = result;
-        state.consumers.clear();
-        self.0.changed.notify_all();
-    }
-}
-
+/// What a supervisor works with.
 pub(super) struct Supervisor {
-    commands: (Sender<Command>, Receiver<Command>),
-    sockets: Sockets,
+    pub(super) commands: (Sender<Command>, Receiver<Command>),
+    pub(super) status: Status,
+    pub(super) dialler: Arc<Dialler>,
+    pub(super) sockets: Sockets,
+    pub(super) publisher: Publisher,
+    pub(super) publisher_ended: OverSignal,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) metrics: Metrics,
+    pub(super) call_timeout: Duration,
+    pub(super) backoff: Backoff,
+    /// How many attempts to recover there are in a row; without a limit when there is none.
+    pub(super) attempts: Option<u32>,
 }
 
 impl Supervisor {
-    pub(super) fn new(sockets: Sockets) -> Self {
-        Self {
-            commands: unbounded(),
-            sockets,
-        }
-    }
-
-    pub(super) fn commands(&self) -> Sender<Command> {
-        self.commands.0.clone()
-    }
-
-    pub(super) fn start(
-        self,
-        status: Status,
-        services: Services,
-        publisher_ended: OverSignal,
-    ) -> io::Result<()> {
-        let (_, commands) = self.commands;
-        let supervision = Supervision {
-            commands,
-            sockets: self.sockets,
-            status,
-            services,
-            publisher_ended,
+    /// Starts the thread; the present link is number 0.
+    pub(super) fn start(self, uplink: Uplink) -> io::Result<()> {
+        let now = self.clock.now();
+        let mut supervision = Supervision {
+            supervisor: self,
+            uplink: Some(uplink),
+            number: 0,
+            up_since: now,
+            down_since: now,
+            failed_attempts: 0,
+            retry: never(),
         };
         thread::Builder::new()
             .name("rungmq-supervisor".to_owned())
@@ -198,55 +84,176 @@ impl Supervisor {
 }
 
 struct Supervision {
-    commands: Receiver<Command>,
-    sockets: Sockets,
-    status: Status,
-    services: Services,
-    publisher_ended: OverSignal,
+    supervisor: Supervisor,
+    uplink: Option<Uplink>,
+    number: u64,
+    up_since: Instant,
+    down_since: Instant,
+    failed_attempts: u32,
+    /// When to dial again.
+    retry: Receiver<Instant>,
 }
 
 impl Supervision {
-    fn run(self) {
-        while let Ok(command) = self.commands.recv() {
+    fn run(&mut self) {
+        loop {
+            let command = select! {
+                recv(self.supervisor.commands.1) -> command => command,
+                recv(self.retry) -> _ => {
+                    self.dial();
+                    continue;
+                }
+            };
             match command {
-                Command::Notice(LinkNotice::Blocked(reason)) => {
-                    debug!("the consuming connection is blocked: {reason}")
+                Ok(Command::Notice { number, notice }) if number == self.number => {
+                    self.notice(notice);
                 }
-                Command::Notice(LinkNotice::Unblocked) => {
-                    debug!("the consuming connection is unblocked")
-                }
-                Command::Notice(LinkNotice::Gone(reason)) => return self.lost(reason),
-                Command::Close { deadline, timeout } => return self.close(deadline, timeout),
+                Ok(Command::Dialled { number, result }) if number == self.number => match result {
+                    Ok(uplink) => self.recovered(uplink),
+                    Err(error) => self.not_recovered(&error),
+                },
+                Ok(Command::Notice { .. } | Command::Dialled { .. }) => {}
+                Ok(Command::Close { deadline, timeout }) => return self.close(deadline, timeout),
+                Err(_) => return,
+            }
+            if self.has_given_up() {
+                return self.give_up();
             }
         }
     }
 
-    /// Without a connection nothing can be settled: running handlers run on, and their outcome is thrown away.
-    fn lost(self, reason: String) {
-        warn!("the connection was lost: {reason}");
-        let deadline = Deadline::within(Duration::ZERO);
-        for consumer in self.status.begin_closing() {
-            consumer.stop(deadline);
+    fn notice(&mut self, notice: LinkNotice) {
+        match notice {
+            LinkNotice::Blocked(reason) => debug!("the consuming link is blocked: {reason}"),
+            LinkNotice::Unblocked => debug!("the consuming link is unblocked"),
+            LinkNotice::Gone(reason) => self.lost(&reason),
         }
-        self.services.publisher.stop(Duration::ZERO);
-        self.sockets.kill_all();
-        self.status.end(Phase::Lost(reason), None);
     }
 
-    fn close(self, deadline: Deadline, timeout: Duration) {
-        let consumers = self.status.begin_closing();
-        let mut drain = Drain { deadline, timeout };
+    /// Tries at once, unless the link that is gone had only just come up.
+    fn lost(&mut self, reason: &str) {
+        let supervisor = &mut self.supervisor;
+        warn!("the connection was lost: {reason}");
+        supervisor.status.lose(reason);
+        supervisor.metrics.lost(&Lost::new(reason));
+        self.uplink = None;
+        self.down_since = supervisor.clock.now();
+        let life = self.down_since.saturating_duration_since(self.up_since);
+        supervisor.backoff.lasted(life);
+        if supervisor.attempts == Some(0) {
+            return;
+        }
+        if supervisor.backoff.is_fresh() {
+            self.dial();
+        } else {
+            self.pause();
+        }
+    }
+
+    fn pause(&mut self) {
+        let supervisor = &mut self.supervisor;
+        let pause = supervisor.backoff.pause(rand::random());
+        let attempt = self.failed_attempts + 1;
+        info!("connecting again in {pause:?} (attempt {attempt})");
+        supervisor.metrics.retrying(&Retrying::new(attempt, pause));
+        self.retry = supervisor.clock.at(supervisor.clock.now() + pause);
+    }
+
+    /// Dials on a thread of its own.
+    fn dial(&mut self) {
+        self.retry = never();
+        self.number += 1;
+        let number = self.number;
+        let commands = self.supervisor.commands.0.clone();
+        let dialler = self.supervisor.dialler.clone();
+        let limit = self.supervisor.call_timeout;
+        let redial = move || {
+            let result = open_uplink(&dialler, limit, number, &commands);
+            drop(commands.send(Command::Dialled { number, result }));
+        };
+        let thread = thread::Builder::new().name("rungmq-redial".to_owned());
+        if let Err(error) = thread.spawn(redial) {
+            warn!("no thread could be started to connect again: {error}");
+            self.pause();
+        }
+    }
+
+    fn recovered(&mut self, uplink: Uplink) {
+        let supervisor = &self.supervisor;
+        self.up_since = supervisor.clock.now();
+        self.failed_attempts = 0;
+        let downtime = self.up_since.saturating_duration_since(self.down_since);
+        info!("connected again after {downtime:?}");
+        supervisor.status.recover(&uplink);
+        supervisor.metrics.recovered(&Recovered::new(downtime));
+        self.uplink = Some(uplink);
+    }
+
+    fn not_recovered(&mut self, error: &DialError) {
+        warn!("no connection to {error}");
+        self.supervisor.status.lose(&error.to_string());
+        self.failed_attempts += 1;
+        if !self.has_given_up() {
+            self.pause();
+        }
+    }
+
+    fn has_given_up(&self) -> bool {
+        let attempts = self.supervisor.attempts;
+        self.uplink.is_none() && attempts.is_some_and(|most| self.failed_attempts >= most)
+    }
+
+    /// From now on the connection counts as closed.
+    fn give_up(&self) {
+        let supervisor = &self.supervisor;
+        let attempts = self.failed_attempts;
+        let reason = match supervisor.status.phase() {
+            Phase::Down(reason) => format!("{reason} (given up after {attempts} attempts)"),
+            _ => format!("given up after {attempts} attempts"),
+        };
+        warn!("the connection is given up: {reason}");
+        for consumer in supervisor.status.consumers() {
+            consumer.stop(Deadline::within(Duration::ZERO));
+        }
+        supervisor.publisher.stop(Duration::ZERO);
+        supervisor.sockets.kill_all();
+        supervisor.status.end(Phase::GaveUp(reason), None);
+    }
+
+    fn close(&self, deadline: Deadline, timeout: Duration) {
+        let Supervisor {
+            status,
+            publisher,
+            publisher_ended,
+            sockets,
+            ..
+        } = &self.supervisor;
+        let consumers = status.consumers();
+        let mut drain = Drain {
+            deadline,
+            timeout,
+            publishing_ends: false,
+        };
         for consumer in &consumers {
-            consumer.stop(drain.deadline);
+            let signals = [consumer.ended(), consumer.quiet()];
+            self.wait_for(&signals, Duration::ZERO, &mut drain, &consumers);
+        }
+        if drain.deadline.has_passed() {
+            consumers.iter().for_each(Consumer::cut);
+        } else if consumers.iter().any(|consumer| !consumer.has_ended()) {
+            status.be_quiet();
         }
         for consumer in &consumers {
-            self.wait_for(consumer.ended(), &mut drain, &consumers);
+            self.wait_for(&[consumer.ended()], GRACE, &mut drain, &consumers);
         }
-        self.services.publisher.stop(drain.deadline.left());
-        self.wait_for(&self.publisher_ended, &mut drain, &consumers);
-        self.services.link.close();
-        self.wait_for(self.services.link.gone(), &mut drain, &consumers);
-        self.sockets.kill_all();
+        drain.publishing_ends = true;
+        publisher.stop(drain.deadline.left());
+        self.wait_for(&[publisher_ended], GRACE, &mut drain, &consumers);
+        if let Some(uplink) = &self.uplink {
+            uplink.link.close();
+            self.wait_for(&[uplink.link.gone()], GRACE, &mut drain, &consumers);
+        }
+        sockets.kill_all();
         let freed = Deadline::within(AFTER_KILL);
         let mut stranded: Vec<StrandedDelivery> = Vec::new();
         for consumer in &consumers {
@@ -258,26 +265,41 @@ impl Supervision {
             None => Ok(()),
         };
         info!("the connection was closed");
-        self.status.end(Phase::Closed, Some(result));
+        status.end(Phase::Closed, Some(result));
     }
 
-    /// Waits until the deadline, and a little more for the broker's answers. A close that allows less moves the deadline
-    /// for everybody.
-    fn wait_for(&self, signal: &OverSignal, drain: &mut Drain, consumers: &[Consumer]) {
+    /// Waits for any of the signals until the deadline and `grace`. A close that allows less time moves the deadline for
+    /// everybody.
+    fn wait_for(
+        &self,
+        signals: &[&OverSignal],
+        grace: Duration,
+        drain: &mut Drain,
+        consumers: &[Consumer],
+    ) {
+        let commands = &self.supervisor.commands.1;
         loop {
-            select! {
-                recv(signal) -> _ => return,
-                recv(self.commands) -> command => match command {
-                    Ok(Command::Close { deadline, timeout }) => {
-                        if drain.shorten(deadline, timeout) {
-                            consumers.iter().for_each(|consumer| consumer.stop(deadline));
-                            self.services.publisher.stop(deadline.left());
-                        }
-                    }
-                    Ok(Command::Notice(LinkNotice::Gone(_))) | Err(_) => {}
-                    Ok(Command::Notice(_)) => {}
-                },
-                default(drain.deadline.plus(GRACE).left()) => return,
+            let mut select = Select::new();
+            for signal in signals {
+                select.recv(signal);
+            }
+            let command = select.recv(commands);
+            let ready = match drain.deadline.plus(grace).instant() {
+                Some(limit) => select.ready_deadline(limit),
+                None => Ok(select.ready()),
+            };
+            if ready != Ok(command) {
+                return;
+            }
+            if let Ok(Command::Close { deadline, timeout }) = commands.try_recv()
+                && drain.shorten(deadline, timeout)
+            {
+                consumers
+                    .iter()
+                    .for_each(|consumer| consumer.stop(deadline));
+                if drain.publishing_ends {
+                    self.supervisor.publisher.stop(deadline.left());
+                }
             }
         }
     }
@@ -287,6 +309,8 @@ impl Supervision {
 struct Drain {
     deadline: Deadline,
     timeout: Duration,
+    /// Handlers need publishing until the last of them has ended.
+    publishing_ends: bool,
 }
 
 impl Drain {

@@ -2,12 +2,16 @@
 
 use super::pool::{Job, News, Pool, Report};
 use super::settling::{Finding, Memory, Settling};
-use super::{Control, Services, Settings};
+use super::{Context, Control, Shared};
 use crate::publisher::CopyAnswer;
 use crate::shutdown::{Deadline, StrandedDelivery};
 use crate::transport::{Channel, Failure, Incoming, Subscription};
 use crossbeam_channel::{Receiver, Select, never, unbounded};
 use log::debug;
+use std::time::{Duration, Instant};
+
+/// How often a subscription looks at what takes long.
+const SLOW_LOOK: Duration = Duration::from_secs(30);
 
 /// How a subscription ended.
 pub(super) enum Ending {
@@ -21,7 +25,8 @@ pub(super) enum Ending {
 
 /// One subscription on one channel.
 pub(super) struct Intake<'a> {
-    services: &'a Services,
+    context: Context<'a>,
+    shared: &'a Shared,
     control: &'a Receiver<Control>,
     pool: &'a Pool,
     subscription: &'a dyn Subscription,
@@ -32,13 +37,14 @@ pub(super) struct Intake<'a> {
     findings: Receiver<Finding>,
     settling: Settling<'a>,
     draining: Option<Deadline>,
+    slow_look: Receiver<Instant>,
 }
 
 impl<'a> Intake<'a> {
     pub(super) fn new(
-        (settings, services): (&'a Settings, &'a Services),
+        context: Context<'a>,
+        shared: &'a Shared,
         control: &'a Receiver<Control>,
-        pool: &'a Pool,
         memory: &'a mut Memory,
         channel: &'a dyn Channel,
         subscription: &'a dyn Subscription,
@@ -47,22 +53,28 @@ impl<'a> Intake<'a> {
         let (answer, answers) = unbounded();
         let (find, findings) = unbounded();
         Self {
-            services,
+            context,
+            shared,
             control,
-            pool,
+            pool: &shared.pool,
             subscription,
             subscribed: true,
             reports,
             answers,
             findings,
             settling: Settling::new(
-                (settings, services),
-                pool,
+                context,
+                &shared.pool,
                 memory,
                 channel,
+                shared.begin_generation(),
                 (report, answer, find),
             ),
             draining: None,
+            slow_look: context
+                .services
+                .clock
+                .at(context.services.clock.now() + SLOW_LOOK),
         }
     }
 
@@ -77,26 +89,25 @@ impl<'a> Intake<'a> {
             }
         };
         self.settling.end_generation();
-        match ending {
-            Ending::Drained(_) => Ending::Drained(self.settling.strand()),
-            ending => {
-                self.settling.die();
-                ending
-            }
+        if self.draining.is_some() {
+            return Ending::Drained(self.settling.strand());
         }
+        self.settling.die();
+        ending
     }
 
     /// Blocks until there is something to do.
     fn wait(&self) {
         let due = self.settling.next_release();
-        let release = due.map_or_else(never, |due| self.services.clock.at(due));
+        let release = due.map_or_else(never, |due| self.context.services.clock.at(due));
         let mut select = Select::new();
         select.recv(self.control);
         select.recv(&self.reports);
         select.recv(&self.answers);
         select.recv(&self.findings);
         select.recv(&release);
-        select.recv(self.services.link.gone());
+        select.recv(&self.slow_look);
+        select.recv(self.context.uplink.link.gone());
         if self.subscribed {
             self.subscription.watch(&mut select);
         }
@@ -108,13 +119,18 @@ impl<'a> Intake<'a> {
 
     /// Does everything there is to do.
     fn serve(&mut self) -> Result<Option<Ending>, Failure> {
-        if self.services.link.is_gone() {
-            return Err(self.services.link.lost());
+        if self.context.uplink.link.is_gone() {
+            return Err(self.context.uplink.link.lost());
         }
         while let Ok(control) = self.control.try_recv() {
             match control {
                 Control::Stop(deadline) => self.drain(deadline)?,
+                Control::LookAgain => {}
             }
+        }
+        if self.draining.is_some_and(Deadline::has_passed) {
+            self.settling.write_acks()?;
+            return Ok(Some(Ending::Drained(Vec::new())));
         }
         let cancelled = self.take_deliveries()?;
         self.take_reports()?;
@@ -123,16 +139,28 @@ impl<'a> Intake<'a> {
         }
         while let Ok(finding) = self.findings.try_recv() {
             self.settling.found(finding)?;
+            self.shared.show_down(self.settling.down());
+        }
+        if self.slow_look.try_recv().is_ok() {
+            self.settling.look_at_what_takes_long();
+            let clock = &self.context.services.clock;
+            self.slow_look = clock.at(clock.now() + SLOW_LOOK);
         }
         self.settling.release_held()?;
         self.settling.write_acks()?;
         if cancelled {
             return Ok(Some(Ending::Cancelled));
         }
-        let drained = self
-            .draining
-            .is_some_and(|deadline| self.settling.is_empty() || deadline.has_passed());
-        Ok(drained.then(|| Ending::Drained(Vec::new())))
+        if self.draining.is_none() {
+            return Ok(None);
+        }
+        if self.settling.is_empty() {
+            return Ok(Some(Ending::Drained(Vec::new())));
+        }
+        if self.settling.is_quiet() {
+            self.shared.become_quiet();
+        }
+        Ok(None)
     }
 
     /// Whether the broker has cancelled the subscription.

@@ -57,7 +57,7 @@ pub(crate) enum End {
     Rejected,
     /// Handed back without having been started.
     Returned,
-    /// Its channel died: the broker has it back by itself.
+    /// Its channel is gone: the broker has it back by itself.
     Stale,
     /// Unsettled at the deadline: the broker gets it back with the channel.
     Stranded,
@@ -157,7 +157,7 @@ impl State {
             (Self::Ended(_), _) => unchanged,
             (_, Event::Died) => ended(End::Stale, Effect::Nothing),
             (Self::Held { .. } | Self::Waiting { .. }, Event::DeadlinePassed) => {
-                ended(End::Nacked, Effect::Nack)
+                ended(End::Stale, Effect::Nothing)
             }
 
             (_, Event::DeadlinePassed) => ended(End::Stranded, Effect::Nothing),
@@ -269,7 +269,7 @@ fn copied(target: Target, second_try: bool, end: CopyEnd, circumstances: Circums
         (CopyEnd::Returned, Target::DeadLetter | Target::Parked) if !second_try => {
             to(State::Redeclaring { target }, Effect::Redeclare(target))
         }
-        (CopyEnd::Returned | CopyEnd::ChannelClosed, Target::DeadLetter | Target::Parked) => {
+        (CopyEnd::Returned, Target::DeadLetter | Target::Parked) | (CopyEnd::ChannelClosed, _) => {
             counted(
                 set_aside_failed(target, circumstances),
                 Count::SetAsideFailed(target),
@@ -279,9 +279,7 @@ fn copied(target: Target, second_try: bool, end: CopyEnd, circumstances: Circums
             hold(target, HandBackReason::Nacked, circumstances),
             Count::SetAsideFailed(target),
         ),
-        (CopyEnd::Returned | CopyEnd::ChannelClosed, _) => {
-            hold(target, HandBackReason::Unroutable, circumstances)
-        }
+        (CopyEnd::Returned, _) => hold(target, HandBackReason::Unroutable, circumstances),
         (CopyEnd::Nacked, _) => hold(target, HandBackReason::Nacked, circumstances),
         (CopyEnd::TimedOut, _) => hold(target, HandBackReason::Timeout, circumstances),
         (CopyEnd::Lost | CopyEnd::NotSent, _) => hold(target, HandBackReason::Lost, circumstances),
@@ -342,3 +340,6 @@ fn counted(step: Step, count: Count) -> Step {
         ..step
     }
 }
+
+#[cfg(test)]
+mod model;

@@ -4,8 +4,9 @@
 //! permits to take one, and gives it back while it waits; so the pool grows, up to a thread for every delivery there can
 //! be, and messages that wait never stop healthy ones.
 
+use super::Control;
 use super::handler::{Handler, panicked};
-use super::task::{InFlight, Task};
+use super::task::{InFlight, Started, Task, handling};
 use crate::clock::Clock;
 use crate::envelope::Envelope;
 use crate::id::new_id;
@@ -20,12 +21,8 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// A wait holds its delivery, and the broker closes a channel whose delivery is held for 30 minutes.
-pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 
 /// What a worker tells the consumer thread.
 #[derive(Debug)]
@@ -38,7 +35,7 @@ pub(super) struct Report {
 pub(super) enum News {
     Answered {
         decision: Decision,
-        in_flight: InFlight,
+        started: Started,
     },
     WaitOver,
     /// A wait for a missing rung asks for it again.
@@ -80,15 +77,19 @@ pub(super) struct WaitJob {
 /// What workers need to know.
 pub(super) struct Work {
     pub(super) queue: Arc<str>,
+    pub(super) label: Arc<str>,
     pub(super) handler: Handler,
     pub(super) policy: RetryPolicy,
     pub(super) threshold: Duration,
+    pub(super) longest_wait: Duration,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: Metrics,
-    pub(super) in_flight: Arc<AtomicUsize>,
+    pub(super) in_flight: InFlight,
+    pub(super) control: Sender<Control>,
     pub(super) concurrency: usize,
 }
 
+#[derive(Clone)]
 pub(super) struct Pool(Arc<Shared>);
 
 struct Shared {
@@ -105,6 +106,10 @@ struct State {
     running: usize,
     idle: usize,
     threads: usize,
+    /// Somebody wants to be told when a permit is given back.
+    permit_wanted: bool,
+    /// Nothing is started any more.
+    shut: bool,
     closed: bool,
 }
 
@@ -137,7 +142,7 @@ impl Pool {
         for _ in state.idle..wanted {
             state.threads += 1;
             let shared = self.0.clone();
-            let name = format!("rungmq-worker-{}", self.0.work.queue);
+            let name = format!("rungmq-worker-{}", self.0.work.label);
             if let Err(error) = thread::Builder::new()
                 .name(name)
                 .spawn(move || shared.run())
@@ -152,6 +157,19 @@ impl Pool {
         }
     }
 
+    /// From now on no worker starts anything.
+    pub(super) fn shut(&self) {
+        self.0.state.lock().shut = true;
+    }
+
+    /// Whether a handler could be started now. If not, the consumer thread is told to look again when one can.
+    pub(super) fn has_permit(&self) -> bool {
+        let mut state = self.0.state.lock();
+        let free = state.running < self.0.work.concurrency;
+        state.permit_wanted = !free;
+        free
+    }
+
     /// Takes back every delivery that no worker has taken, in order.
     pub(super) fn take_back(&self) -> Vec<Job> {
         self.0.state.lock().jobs.drain(..).collect()
@@ -160,6 +178,7 @@ impl Pool {
     /// Lets the workers end, each after what it is doing.
     pub(super) fn close(&self) {
         let mut state = self.0.state.lock();
+        state.shut = true;
         state.closed = true;
         state.waits.clear();
         self.0.wake.notify_all();
@@ -169,6 +188,9 @@ impl Pool {
 impl State {
     /// How many workers could start something now.
     fn wanted(&self, concurrency: usize) -> usize {
+        if self.shut {
+            return 0;
+        }
         self.waits.len()
             + self
                 .jobs
@@ -177,6 +199,9 @@ impl State {
     }
 
     fn next(&mut self, concurrency: usize) -> Option<Next> {
+        if self.shut {
+            return None;
+        }
         if let Some(wait) = self.waits.pop_front() {
             return Some(Next::Wait(wait));
         }
@@ -245,21 +270,25 @@ impl Shared {
         let attempt = envelope.attempt();
         let opened = Arc::new(Opened::new(delivery, envelope));
         task.begin(opened.clone());
-        let mut in_flight = InFlight::begin(
-            &self.work.queue,
-            &self.work.metrics,
-            &self.work.in_flight,
-            attempt,
-        );
-        let started = clock.now();
+        let Work {
+            queue,
+            metrics,
+            in_flight,
+            control,
+            ..
+        } = &self.work;
+        let mut started = in_flight.begin(&task, queue, metrics, attempt);
+        let begin = clock.now();
         // The handler catches the user's panics; this is for one of our own, which must not cost the delivery either.
-        let verdict = catch_unwind(AssertUnwindSafe(|| (self.work.handler)(&opened)))
-            .unwrap_or_else(|panic| Verdict::Retry {
-                reason: panicked(panic),
-                fatal: false,
-            });
+        let verdict = handling(&task, control, || {
+            catch_unwind(AssertUnwindSafe(|| (self.work.handler)(&opened)))
+        })
+        .unwrap_or_else(|panic| Verdict::Retry {
+            reason: panicked(panic),
+            fatal: false,
+        });
         let ran = !matches!(verdict, Verdict::Undecodable { .. });
-        in_flight.handler_time = ran.then(|| clock.now().saturating_duration_since(started));
+        started.handler_time = ran.then(|| clock.now().saturating_duration_since(begin));
         let age = opened.envelope.age(clock.epoch_millis());
         drop(opened);
         let decision = decide(
@@ -273,15 +302,12 @@ impl Shared {
             Decision::Retry(Wait::Thread(delay)) if !delay.is_zero() => Some(self.jittered(delay)),
             _ => None,
         };
+        if wait.is_some() {
+            task.set_waiting(true);
+        }
         self.give_permit_back();
         let answered = clock.now();
-        reporter.report(
-            tag,
-            News::Answered {
-                decision,
-                in_flight,
-            },
-        );
+        reporter.report(tag, News::Answered { decision, started });
         if let Some(wait) = wait {
             self.wait(tag, answered + wait, News::WaitOver, &reporter);
         }
@@ -295,23 +321,26 @@ impl Shared {
     }
 
     fn jittered(&self, delay: Duration) -> Duration {
-        let jittered = self.work.policy.jittered(delay, rand::random());
-        if jittered > LONGEST_WAIT {
+        let Work {
+            policy,
+            longest_wait,
+            label,
+            ..
+        } = &self.work;
+        let wait = policy.jittered(delay, rand::random());
+        if wait > *longest_wait {
             warn!(
-                "{}: a retry waits {LONGEST_WAIT:?} instead of {jittered:?}: the broker allows no longer hold",
-                self.work.queue
+                "{label}: a retry waits {longest_wait:?} instead of {wait:?}: no longer in the consumer"
             );
         }
-        jittered.min(LONGEST_WAIT)
+        wait.min(*longest_wait)
     }
 
     fn give_permit_back(&self) {
-        self.state.lock().running -= 1;
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        self.close();
+        let mut state = self.state.lock();
+        state.running -= 1;
+        if std::mem::take(&mut state.permit_wanted) {
+            drop(self.work.control.send(Control::LookAgain));
+        }
     }
 }

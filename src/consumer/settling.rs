@@ -5,13 +5,13 @@
 use super::acks::Acks;
 use super::ledger::{Circumstances, CopyEnd, Count, Effect, End, Event, Redeclared, State, Target};
 use super::pace::Pace;
-use super::pool::{Job, LONGEST_WAIT, News, Pool, Report, Reporter, WaitJob};
-use super::task::{InFlight, Task};
-use super::{Services, Settings};
+use super::pool::{Job, News, Pool, Report, Reporter, WaitJob};
+use super::task::{Started, Task};
+use super::{Context, Services, Settings};
 use crate::copy::copy;
 use crate::declaration::Declaration;
 use crate::headers::Headers;
-use crate::link::{Generation, Operation};
+use crate::link::{Generation, Operation, Uplink};
 use crate::metrics::{CopyLanded, HandBackReason, HandedBack, RungMissing, SetAsideFailed};
 use crate::naming;
 use crate::outcome::Outcome;
@@ -20,24 +20,28 @@ use crate::retry::{Decision, Wait};
 use crate::shutdown::StrandedDelivery;
 use crate::transport::{Channel, Delivery, Failure};
 use crossbeam_channel::Sender;
-use log::warn;
+use log::{debug, warn};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often a wait for a missing rung asks for it again.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
+/// A third of RabbitMQ's own limit for an unsettled delivery.
+const LONG_UNSTARTED: Duration = Duration::from_secs(10 * 60);
 
 /// One delivery that is not settled yet.
 struct Entry {
     state: State,
     task: Arc<Task>,
     decision: Option<Decision>,
-    in_flight: Option<InFlight>,
-    /// When its copy was handed to the publisher.
-    copied: Instant,
+    started: Option<Started>,
+    /// When it was received, and later when its copy was handed to the publisher.
+    since: Instant,
     /// When its wait for a missing rung is over.
     wait_until: Instant,
+    /// When no wait may hold it any longer, once it has waited.
+    hold_until: Option<Instant>,
 }
 
 /// What the admin threads found out.
@@ -50,6 +54,8 @@ pub(super) enum Finding {
         target: Target,
         result: Result<(), Failure>,
     },
+    /// What was on a cluster node that is down has been declared.
+    Declared(Declaration),
 }
 
 /// What a consumer keeps from one subscription to the next.
@@ -57,12 +63,18 @@ pub(super) enum Finding {
 pub(super) struct Memory {
     /// The rungs that are known to exist.
     pub(super) rungs: HashSet<Duration>,
+    /// What of the consumer's share is on a cluster node that is down.
+    pub(super) down: Vec<Declaration>,
     paces: HashMap<Target, Pace>,
+    /// Targets whose trouble was logged already.
+    warned: HashSet<Target>,
+    warned_of_unstarted: bool,
 }
 
 pub(super) struct Settling<'a> {
     settings: &'a Settings,
     services: &'a Services,
+    uplink: &'a Uplink,
     pool: &'a Pool,
     memory: &'a mut Memory,
     channel: &'a dyn Channel,
@@ -79,20 +91,22 @@ pub(super) struct Settling<'a> {
 
 impl<'a> Settling<'a> {
     pub(super) fn new(
-        (settings, services): (&'a Settings, &'a Services),
+        context: Context<'a>,
         pool: &'a Pool,
         memory: &'a mut Memory,
         channel: &'a dyn Channel,
+        generation: Arc<Generation>,
         (reports, answers, findings): (Sender<Report>, Sender<CopyAnswer>, Sender<Finding>),
     ) -> Self {
         Self {
-            settings,
-            services,
+            settings: context.settings,
+            services: context.services,
+            uplink: context.uplink,
             pool,
             memory,
             channel,
             reporter: Reporter {
-                generation: Arc::new(Generation::new()),
+                generation,
                 reports,
             },
             answers,
@@ -114,6 +128,11 @@ impl<'a> Settling<'a> {
         self.ledger.is_empty()
     }
 
+    /// Whether nothing is left that a drain waits for.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.ledger.values().all(|entry| entry.task.is_unwaited())
+    }
+
     /// Takes a delivery in; the job goes to the workers.
     pub(super) fn enter(&mut self, delivery: Delivery) -> Job {
         let task = Arc::new(Task::default());
@@ -122,9 +141,10 @@ impl<'a> Settling<'a> {
             state: State::Handed,
             task: task.clone(),
             decision: None,
-            in_flight: None,
-            copied: now,
+            started: None,
+            since: now,
             wait_until: now,
+            hold_until: None,
         };
         self.acks.delivered(delivery.tag);
         self.ledger.insert(delivery.tag, entry);
@@ -138,14 +158,11 @@ impl<'a> Settling<'a> {
     /// A worker has news of a delivery.
     pub(super) fn reported(&mut self, tag: u64, news: News) -> Result<(), Failure> {
         match news {
-            News::Answered {
-                decision,
-                in_flight,
-            } => {
+            News::Answered { decision, started } => {
                 let Some(entry) = self.ledger.get_mut(&tag) else {
                     return Ok(());
                 };
-                entry.in_flight = Some(in_flight);
+                entry.started = Some(started);
                 entry.decision = Some(decision.clone());
                 self.step(tag, &Event::Decided(&decision))
             }
@@ -175,7 +192,10 @@ impl<'a> Settling<'a> {
             }
         };
         match (end, target) {
-            (CopyEnd::Confirmed, _) => drop(self.memory.paces.remove(&target)),
+            (CopyEnd::Confirmed, _) => {
+                self.memory.paces.remove(&target);
+                self.memory.warned.remove(&target);
+            }
             (CopyEnd::Returned, Target::Rung(delay)) => drop(self.memory.rungs.remove(&delay)),
             _ => {}
         }
@@ -201,12 +221,18 @@ impl<'a> Settling<'a> {
                     .into_iter()
                     .try_for_each(|tag| self.step(tag, &event))
             }
+            Finding::Declared(declaration) => {
+                self.memory.down.retain(|down| *down != declaration);
+                Ok(())
+            }
             Finding::Redeclared { target, result } => {
                 let redeclared = match &result {
                     Ok(()) => Redeclared::Done,
                     Err(Failure::Refused { code: 404, .. }) => Redeclared::NodeDown,
                     Err(Failure::Refused { .. }) => Redeclared::Refused,
-                    Err(Failure::Lost(_) | Failure::TimedOut) => Redeclared::NoAnswer,
+                    Err(Failure::Lost(_) | Failure::TimedOut | Failure::NoChannelLeft) => {
+                        Redeclared::NoAnswer
+                    }
                 };
                 if let Err(failure) = result {
                     let queue = self.queue_of(target);
@@ -218,6 +244,38 @@ impl<'a> Settling<'a> {
                     .into_iter()
                     .try_for_each(|tag| self.step(tag, &event))
             }
+        }
+    }
+
+    /// What of the consumer's share is on a cluster node that is down.
+    pub(super) fn down(&self) -> &[Declaration] {
+        &self.memory.down
+    }
+
+    /// Asks again for what was on a cluster node that is down, and warns of deliveries that nobody starts.
+    pub(super) fn look_at_what_takes_long(&mut self) {
+        for declaration in &self.memory.down {
+            let declared = declaration.clone();
+            let findings = self.findings.clone();
+            let declare = Operation::Declare(declaration.clone());
+            self.uplink.admin.submit(declare, move |result| {
+                if result.is_ok() {
+                    drop(findings.send(Finding::Declared(declared)));
+                }
+            });
+        }
+        let now = self.services.clock.now();
+        let mut unstarted = self.ledger.values().filter(|entry| {
+            let age = now.saturating_duration_since(entry.since);
+            entry.task.opened().is_none() && age >= LONG_UNSTARTED
+        });
+        if !self.memory.warned_of_unstarted && unstarted.next().is_some() {
+            self.memory.warned_of_unstarted = true;
+            warn!(
+                "{}: a delivery has waited for {LONG_UNSTARTED:?} for its handler to start; RabbitMQ closes a channel whose \
+                 delivery is unsettled for 30 minutes, so prefetch × handler time / concurrency must stay below that",
+                self.settings.label
+            );
         }
     }
 
@@ -376,18 +434,15 @@ impl<'a> Settling<'a> {
             let landed = CopyLanded::new(queue, decided);
             self.services.metrics.copy_landed(&landed);
         }
-        if let Some(in_flight) = entry.in_flight {
-            in_flight.end(outcome);
+        if let Some(started) = entry.started {
+            started.end(outcome);
         }
     }
 
     fn copy(&mut self, tag: u64, target: Target) {
         let queue = self.queue_of(target);
         let Services {
-            clock,
-            link,
-            publisher,
-            ..
+            clock, publisher, ..
         } = self.services;
         let Some(entry) = self.ledger.get_mut(&tag) else {
             return;
@@ -408,13 +463,14 @@ impl<'a> Settling<'a> {
             attempt,
             reason,
             clock.epoch_millis(),
-            link.frame_max(),
+            self.uplink.link.frame_max(),
         );
         if !copy.left_out.is_empty() {
             let (id, names) = (opened.envelope.id(), copy.left_out.join(", "));
             warn!("a copy of {id} to {queue} left out headers that do not fit a frame: {names}");
         }
-        entry.copied = clock.now();
+        entry.task.set_waiting(false);
+        entry.since = clock.now();
         publisher.copy(copy.message, tag, &self.reporter.generation, &self.answers);
     }
 
@@ -428,7 +484,7 @@ impl<'a> Settling<'a> {
         let rung = naming::retry_queue(&self.settings.queue, delay);
         let check = Operation::Check(Declaration::durable_queue(rung, Headers::new()));
         let findings = self.findings.clone();
-        self.services.admin.submit(check, move |result| {
+        self.uplink.admin.submit(check, move |result| {
             drop(findings.send(Finding::Rung { delay, result }));
         });
     }
@@ -447,7 +503,7 @@ impl<'a> Settling<'a> {
             Declaration::direct_exchange(exchange),
             Declaration::bound_by_name(&queue, exchange),
         ];
-        let admin = &self.services.admin;
+        let admin = &self.uplink.admin;
         let findings = self.findings.clone();
         let queue = Declaration::durable_queue(queue, Headers::new());
         admin.submit(Operation::Declare(queue), move |result| {
@@ -465,13 +521,19 @@ impl<'a> Settling<'a> {
 
     fn wait_for_rung(&mut self, tag: u64, delay: Duration) {
         let rung = naming::retry_queue(&self.settings.queue, delay);
-        warn!("the rung {rung} does not exist, so a retry waits in the consumer");
         let wait = self.settings.policy.jittered(delay, rand::random());
-        if wait > LONGEST_WAIT {
-            warn!("it waits {LONGEST_WAIT:?} instead of {wait:?}: the broker allows no longer");
+        let now = self.services.clock.now();
+        let longest = self.settings.longest_wait;
+        if self.memory.warned.insert(Target::Rung(delay)) {
+            let wait = wait.min(longest);
+            warn!(
+                "the rung {rung} does not exist, so retries wait in the consumer, {wait:?} at first"
+            );
         }
         if let Some(entry) = self.ledger.get_mut(&tag) {
-            entry.wait_until = self.services.clock.now() + wait.min(LONGEST_WAIT);
+            entry.task.set_waiting(true);
+            let hold_until = *entry.hold_until.get_or_insert(now + longest);
+            entry.wait_until = hold_until.min(now + wait);
         }
         self.wait_on(tag);
     }
@@ -501,15 +563,20 @@ impl<'a> Settling<'a> {
         let Some(entry) = self.ledger.get(&tag) else {
             return;
         };
+        entry.task.set_waiting(true);
         let count = entry
             .task
             .opened()
             .and_then(|opened| opened.delivery.headers.get("x-delivery-count")?.as_i64())
             .unwrap_or(0);
         let pace = self.memory.paces.entry(target).or_default();
-        let pause = pace.failed(entry.copied, now, count);
+        let pause = pace.failed(entry.since, now, count);
         let queue = self.queue_of(target);
-        warn!("a copy to {queue} failed; its message goes back in {pause:?}");
+        if self.memory.warned.insert(target) {
+            warn!("a copy to {queue} failed; its message goes back in {pause:?}");
+        } else {
+            debug!("a copy to {queue} failed; its message goes back in {pause:?}");
+        }
         self.held.insert((now + pause, tag));
     }
 

@@ -6,8 +6,6 @@ use crate::headers::Headers;
 use crate::link::{Admin, Operation};
 use crate::retry::RetryLadder;
 use crate::topology::consumer_share;
-use crate::transport::Failure;
-use log::warn;
 
 /// Checks the source queue: a consumer never declares it.
 pub(super) fn check_source(admin: &Admin, queue: &str) -> Result<(), Error> {
@@ -24,52 +22,12 @@ pub(super) fn check_source(admin: &Admin, queue: &str) -> Result<(), Error> {
     })
 }
 
-/// Declares the consumer's share, or, without the right to, makes sure that it stands.
-///
-/// A rung or dead-letter queue on a cluster node that is down is a warning: it comes back with the node.
-pub(super) fn declare(admin: &Admin, queue: &str, ladder: &RetryLadder) -> Result<(), Error> {
-    let mut unverified = Vec::new();
-    for declaration in consumer_share(queue, ladder) {
-        match admin.call(Operation::Declare(declaration.clone())) {
-            Ok(()) => {}
-            Err(failure) if failure.is_access_refused() => {
-                check_instead(admin, &declaration, failure)?;
-                unverified.push(declaration.to_string());
-            }
-            Err(failure)
-                if failure.is_not_found() && matches!(declaration, Declaration::Queue { .. }) =>
-            {
-                warn!("{declaration} is on a cluster node that is down: {failure}");
-            }
-            Err(failure) => {
-                return Err(Error::broker(
-                    format!("{declaration} could not be declared"),
-                    failure,
-                ));
-            }
-        }
-    }
-    if !unverified.is_empty() {
-        warn!(
-            "consuming {queue:?} without the right to declare what it needs; it exists, but for bindings that cannot be \
-             checked: {}",
-            unverified.join("; ")
-        );
-    }
-    Ok(())
-}
-
-/// A user without configure rights can still consume when everything stands. A binding cannot be asked for.
-fn check_instead(admin: &Admin, declaration: &Declaration, refused: Failure) -> Result<(), Error> {
-    match admin.call(Operation::Check(declaration.clone())) {
-        Ok(()) => Ok(()),
-        Err(failure) if failure.is_not_found() => Err(Error::broker(
-            format!("{declaration} does not exist, and this user may not declare it"),
-            refused,
-        )),
-        Err(failure) => Err(Error::broker(
-            format!("{declaration} could not be checked"),
-            failure,
-        )),
-    }
+/// Declares the consumer's share. Returns what is on a cluster node that is down: it comes back with the node.
+pub(super) fn declare(
+    admin: &Admin,
+    queue: &str,
+    ladder: &RetryLadder,
+) -> Result<Vec<Declaration>, Error> {
+    let share = consumer_share(queue, ladder);
+    admin.declare_all(&share, &[], &format!("consuming {queue:?}"))
 }

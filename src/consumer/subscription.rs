@@ -1,21 +1,28 @@
-//! The consumer thread's life: declare, subscribe, serve, close.
+//! The consumer thread's life: declare, subscribe, serve, and again after every loss, until it is stopped.
 
 use super::handler::Handler;
 use super::intake::{Ending, Intake};
 use super::pool::{Pool, Work};
 use super::settling::Memory;
-use super::{Consumer, Control, End, Registrar, Services, Settings, Shared, share};
+use super::task::InFlight;
+use super::{Consumer, Context, Control, End, Registrar, Services, Settings, Shared, share};
 use crate::error::Error;
-use crate::link::Over;
+use crate::link::{Backoff, Over, Uplink};
+use crate::metrics::Subscribed;
+use crate::retry::Rung;
 use crate::shutdown::Deadline;
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 use log::{info, warn};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
+
+/// Between tries to subscribe again over a connection that is up.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Starts a consumer and waits until it consumes, or has been refused.
 pub(super) fn start(
@@ -23,39 +30,63 @@ pub(super) fn start(
     settings: Settings,
     handler: Handler,
 ) -> Result<Consumer, Error> {
-    let services = connection.services()?;
+    let (services, uplink) = connection.services()?;
     let (control, inbox) = unbounded();
     let (over, ended) = Over::new();
+    let (busy, quiet) = Over::new();
+    let in_flight = InFlight::default();
+    let work = Work {
+        queue: settings.queue.clone(),
+        label: settings.label.clone(),
+        handler,
+        policy: settings.policy.clone(),
+        threshold: settings.threshold,
+        longest_wait: settings.longest_wait,
+        clock: services.clock.clone(),
+        metrics: services.metrics.clone(),
+        in_flight: in_flight.clone(),
+        control: control.clone(),
+        concurrency: settings.concurrency,
+    };
     let consumer = Consumer(Arc::new(Shared {
         queue: settings.queue.clone(),
         control,
-        in_flight: Arc::new(AtomicUsize::new(0)),
+        pool: Pool::new(work),
+        in_flight,
         running: AtomicBool::new(false),
+        generation: Mutex::new(None),
+        busy: Mutex::new(Some(busy)),
+        quiet,
         ended,
         end: Mutex::new(None),
         cancelled: AtomicBool::new(false),
+        recovered: Mutex::new(None),
+        down: Mutex::new(Vec::new()),
+        trouble: Mutex::new(None),
     }));
     let limit = services.call_timeout;
-    let queue = settings.queue.clone();
+    let label = settings.label.clone();
     let (started, outcome) = bounded(1);
     let thread = ConsumerThread {
-        pool: Pool::new(work(&settings, &services, handler, &consumer)),
         shared: consumer.0.clone(),
         settings,
         services,
         inbox,
+        memory: Memory::default(),
+        started: Some(started),
     };
+    // Known before it starts, so that a close that comes meanwhile finds it.
+    connection.register(&consumer);
     thread::Builder::new()
-        .name(format!("rungmq-consumer-{queue}"))
+        .name(format!("rungmq-consumer-{label}"))
         .spawn(move || {
-            thread.run(started);
+            thread.run(uplink);
             drop(over);
         })
         .map_err(|error| {
             Error::Configuration(format!("no consumer thread could be started: {error}"))
         })?;
     await_start(&consumer, &outcome, limit)?;
-    connection.register(&consumer);
     Ok(consumer)
 }
 
@@ -77,101 +108,158 @@ fn await_start(
     }
 }
 
-fn work(settings: &Settings, services: &Services, handler: Handler, consumer: &Consumer) -> Work {
-    Work {
-        queue: settings.queue.clone(),
-        handler,
-        policy: settings.policy.clone(),
-        threshold: settings.threshold,
-        clock: services.clock.clone(),
-        metrics: services.metrics.clone(),
-        in_flight: consumer.0.in_flight.clone(),
-        concurrency: settings.concurrency,
-    }
-}
-
 struct ConsumerThread {
     settings: Settings,
     services: Services,
     shared: Arc<Shared>,
-    pool: Pool,
     inbox: Receiver<Control>,
+    memory: Memory,
+    /// Until the first subscription lives: whoever waits for it.
+    started: Option<Sender<Result<(), Error>>>,
+}
+
+/// What to do after a subscription has ended.
+enum Next {
+    Again(Uplink),
+    Stopped,
 }
 
 impl ConsumerThread {
-    fn run(self, started: Sender<Result<(), Error>>) {
-        let served = catch_unwind(AssertUnwindSafe(|| self.serve(&started)));
+    fn run(mut self, uplink: Uplink) {
+        let served = catch_unwind(AssertUnwindSafe(|| self.serve(uplink)));
         self.shared.running.store(false, Ordering::Release);
         if served.is_err() {
-            warn!(
-                "{}: the consumer thread panicked, which counts as the loss of its channel",
-                self.settings.queue
-            );
+            let label = &self.settings.label;
+            warn!("{label}: the consumer thread panicked, which counts as the loss of its channel");
         }
-        self.pool.close();
+        self.shared.pool.close();
     }
 
-    fn serve(&self, started: &Sender<Result<(), Error>>) {
-        match self.subscribe_and_serve(started) {
-            Ok(Ending::Drained(stranded)) => {
-                *self.shared.end.lock() = Some(End { stranded });
-                info!("{}: consuming ended", self.settings.queue);
+    fn serve(&mut self, mut uplink: Uplink) {
+        let clock = self.services.clock.clone();
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        loop {
+            let began = clock.now();
+            let trouble = match self.subscribe_and_serve(&uplink) {
+                Ok(Ending::Drained(_)) => {
+                    info!("{}: consuming ended", self.settings.label);
+                    return;
+                }
+                Ok(Ending::Died(failure)) => failure.to_string(),
+                Ok(Ending::Cancelled) => {
+                    "the broker cancelled the consumer: its queue was deleted or moved".to_owned()
+                }
+                Err(error) => match self.started.take() {
+                    Some(started) => {
+                        drop(started.send(Err(error)));
+                        return;
+                    }
+                    None => error.to_string(),
+                },
+            };
+            backoff.lasted(clock.now().saturating_duration_since(began));
+            warn!("{}: not consuming: {trouble}", self.settings.label);
+            self.shared.running.store(false, Ordering::Release);
+            *self.shared.trouble.lock() = Some(trouble);
+            match self.next(uplink, &mut backoff) {
+                Next::Again(next) => uplink = next,
+                Next::Stopped => {
+                    *self.shared.end.lock() = Some(End::default());
+                    return;
+                }
             }
-            Ok(Ending::Died(failure)) => {
-                warn!("{}: consuming ended: {failure}", self.settings.queue)
-            }
-            Ok(Ending::Cancelled) => {
-                warn!(
-                    "{}: the broker cancelled the consumer: its queue was deleted or moved",
-                    self.settings.queue
-                );
-            }
-            Err(error) => drop(started.send(Err(error))),
         }
     }
 
-    fn subscribe_and_serve(&self, started: &Sender<Result<(), Error>>) -> Result<Ending, Error> {
+    /// Waits until there is a link to subscribe over, the pause is over, and a handler could run.
+    fn next(&self, mut uplink: Uplink, backoff: &mut Backoff) -> Next {
+        let clock = &self.services.clock;
+        // A lost link was lost by itself; what ends on a link that is up is paced.
+        let mut pause = if uplink.link.is_gone() {
+            never()
+        } else {
+            clock.at(clock.now() + backoff.pause(rand::random()))
+        };
+        let mut paused = false;
+        loop {
+            if let Some(recovered) = self.shared.recovered.lock().take() {
+                uplink = recovered;
+                paused = true;
+                pause = never();
+            }
+            if paused && !uplink.link.is_gone() && self.shared.pool.has_permit() {
+                return Next::Again(uplink);
+            }
+            select! {
+                recv(self.inbox) -> control => match control {
+                    Ok(Control::LookAgain) => {}
+                    Ok(Control::Stop(_)) | Err(_) => return Next::Stopped,
+                },
+                recv(pause) -> _ => {
+                    paused = true;
+                    pause = never();
+                }
+            }
+        }
+    }
+
+    fn subscribe_and_serve(&mut self, uplink: &Uplink) -> Result<Ending, Error> {
         let Self {
-            settings, services, ..
+            settings,
+            services,
+            shared,
+            inbox,
+            memory,
+            started,
         } = self;
         let queue = &settings.queue;
-        let mut memory = Memory::default();
-        share::check_source(&services.admin, queue)?;
-        if settings.declare {
-            share::declare(&services.admin, queue, &settings.ladder)?;
-            memory.rungs.extend(
-                settings
-                    .ladder
-                    .rungs()
-                    .iter()
-                    .map(crate::retry::Rung::delay),
-            );
-        }
         let refused = |failure| {
             Error::broker(
                 format!("the queue {queue:?} could not be consumed"),
                 failure,
             )
         };
-        let channel = services
+        // Before the checks, which take a channel too: so there is always one left for declarations.
+        let channel = uplink
             .link
             .open_channel(services.call_timeout)
             .map_err(refused)?;
+        share::check_source(&uplink.admin, queue)?;
+        if settings.declare {
+            memory.down = share::declare(&uplink.admin, queue, &settings.ladder)?;
+            shared.show_down(&memory.down);
+            let rungs = settings.ladder.rungs().iter().map(Rung::delay);
+            memory.rungs = rungs.collect();
+        }
         channel.limit_prefetch(settings.prefetch).map_err(refused)?;
         let subscription = channel.subscribe(queue).map_err(refused)?;
-        info!("consuming {queue}");
-        self.shared.running.store(true, Ordering::Release);
-        drop(started.send(Ok(())));
+        info!("consuming {}", settings.label);
+        *shared.trouble.lock() = None;
+        shared.running.store(true, Ordering::Release);
+        services.metrics.subscribed(&Subscribed::new(queue));
+        if let Some(started) = started.take() {
+            drop(started.send(Ok(())));
+        }
+        let context = Context {
+            settings,
+            services,
+            uplink,
+        };
         let intake = Intake::new(
-            (settings, services),
-            &self.inbox,
-            &self.pool,
-            &mut memory,
+            context,
+            shared,
+            inbox,
+            memory,
             channel.as_ref(),
             subscription.as_ref(),
         );
         let ending = intake.run();
-        self.shared.running.store(false, Ordering::Release);
+        if let Ending::Drained(stranded) = &ending {
+            // Before the polite close: a broker that has fallen silent holds that up, and a cancel returns meanwhile.
+            let stranded = stranded.clone();
+            *shared.end.lock() = Some(End { stranded });
+        }
+        shared.running.store(false, Ordering::Release);
         drop(subscription);
         drop(channel.close());
         Ok(ending)

@@ -1,17 +1,27 @@
 //! One delivery on its way through a worker, seen from outside.
 
+use super::Control;
 use crate::clock::monotonic;
 use crate::message::Opened;
 use crate::metrics::{Consumed, Metrics, Received};
 use crate::outcome::Outcome;
 use crate::shutdown::StrandedDelivery;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crossbeam_channel::Sender;
+use parking_lot::Mutex;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// What everybody may know about a delivery that was handed to the workers.
 #[derive(Debug, Default)]
-pub(crate) struct Task(OnceLock<Beginning>);
+pub(crate) struct Task {
+    beginning: OnceLock<Beginning>,
+    waiting: AtomicBool,
+    unwaited: AtomicBool,
+}
 
 #[derive(Debug)]
 struct Beginning {
@@ -22,20 +32,29 @@ struct Beginning {
 impl Task {
     /// A worker has taken it.
     pub(super) fn begin(&self, opened: Arc<Opened>) {
-        let _ = self.0.set(Beginning {
-            opened,
-            at: monotonic(),
-        });
+        let at = monotonic();
+        let _ = self.beginning.set(Beginning { opened, at });
     }
 
     /// The message, once a worker has taken it.
     pub(super) fn opened(&self) -> Option<&Arc<Opened>> {
-        self.0.get().map(|beginning| &beginning.opened)
+        self.beginning.get().map(|beginning| &beginning.opened)
     }
 
-    /// `None` while no worker has taken it.
+    /// Whether its handler is done, and it waits for its next attempt or to be handed back.
+    pub(super) fn set_waiting(&self, waiting: bool) {
+        self.waiting.store(waiting, Ordering::Release);
+    }
+
+    /// Its handler waits for a drain, so that no drain may wait for it.
+    pub(super) fn is_unwaited(&self) -> bool {
+        self.unwaited.load(Ordering::Acquire)
+    }
+
+    /// `None` while no worker has taken it, and when nobody waits for it.
     pub(super) fn stranded(&self, queue: &str) -> Option<StrandedDelivery> {
-        self.0.get().map(|beginning| StrandedDelivery {
+        let beginning = self.beginning.get().filter(|_| !self.is_unwaited())?;
+        Some(StrandedDelivery {
             queue: queue.to_owned(),
             message_id: beginning.opened.envelope.id().to_owned(),
             attempt: beginning.opened.envelope.attempt(),
@@ -44,43 +63,112 @@ impl Task {
     }
 }
 
-/// Counts one started delivery until its fate is known. Dropped without one, its outcome was thrown away.
-#[derive(Debug)]
-pub(super) struct InFlight {
-    queue: Arc<str>,
-    metrics: Metrics,
-    count: Arc<AtomicUsize>,
-    outcome: Outcome,
-    pub(super) handler_time: Option<Duration>,
+/// The started deliveries of one consumer whose fate is not known yet.
+#[derive(Clone, Default)]
+pub(super) struct InFlight(Arc<Mutex<Tasks>>);
+
+#[derive(Default)]
+struct Tasks {
+    last: u64,
+    tasks: HashMap<u64, Arc<Task>>,
 }
 
 impl InFlight {
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().tasks.len()
+    }
+
+    /// Those that a drain would leave behind now, as far as can be seen from outside.
+    pub(super) fn stranded(&self, queue: &str) -> Vec<StrandedDelivery> {
+        let tasks: Vec<Arc<Task>> = self.0.lock().tasks.values().cloned().collect();
+        let running = tasks
+            .iter()
+            .filter(|task| !task.waiting.load(Ordering::Acquire));
+        running.filter_map(|task| task.stranded(queue)).collect()
+    }
+
     pub(super) fn begin(
+        &self,
+        task: &Arc<Task>,
         queue: &Arc<str>,
         metrics: &Metrics,
-        count: &Arc<AtomicUsize>,
         attempt: u32,
-    ) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
+    ) -> Started {
+        let number = {
+            let mut tasks = self.0.lock();
+            tasks.last += 1;
+            let number = tasks.last;
+            tasks.tasks.insert(number, task.clone());
+            number
+        };
         metrics.received(&Received::new(queue, attempt));
-        Self {
+        Started {
+            number,
+            in_flight: self.clone(),
             queue: queue.clone(),
             metrics: metrics.clone(),
-            count: count.clone(),
             outcome: Outcome::Discarded,
             handler_time: None,
         }
     }
+}
 
+impl fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("InFlight").field(&self.len()).finish()
+    }
+}
+
+/// A started delivery, counted until its fate is known. Dropped without one, its outcome was thrown away.
+#[derive(Debug)]
+pub(super) struct Started {
+    number: u64,
+    in_flight: InFlight,
+    queue: Arc<str>,
+    metrics: Metrics,
+    outcome: Outcome,
+    pub(super) handler_time: Option<Duration>,
+}
+
+impl Started {
     pub(super) fn end(mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
 }
 
-impl Drop for InFlight {
+impl Drop for Started {
     fn drop(&mut self) {
-        self.metrics
-            .consumed(&Consumed::new(&self.queue, self.outcome, self.handler_time));
-        self.count.fetch_sub(1, Ordering::AcqRel);
+        let consumed = Consumed::new(&self.queue, self.outcome, self.handler_time);
+        self.metrics.consumed(&consumed);
+        self.in_flight.0.lock().tasks.remove(&self.number);
     }
+}
+
+thread_local! {
+    /// What this thread, a worker, is handling. It is a fact about the thread, so it cannot live anywhere else.
+    static HANDLING: RefCell<Option<(Arc<Task>, Sender<Control>)>> = const { RefCell::new(None) };
+}
+
+/// Runs the handler of `task` on this thread.
+pub(super) fn handling<R>(
+    task: &Arc<Task>,
+    control: &Sender<Control>,
+    handle: impl FnOnce() -> R,
+) -> R {
+    HANDLING.set(Some((task.clone(), control.clone())));
+    let result = handle();
+    HANDLING.set(None);
+    result
+}
+
+/// When this thread runs a handler, its delivery is not waited for by any drain: it is about to wait for one itself.
+/// Whether it does.
+pub(crate) fn do_not_wait_for_this_handler() -> bool {
+    HANDLING.with_borrow(|handling| {
+        if let Some((task, control)) = handling {
+            task.unwaited.store(true, Ordering::Release);
+            drop(control.send(Control::LookAgain));
+        }
+        handling.is_some()
+    })
 }

@@ -125,6 +125,29 @@ fn where_it_came_from_is_written_at_the_first_hop_only() {
 }
 
 #[test]
+fn a_message_that_the_broker_dead_lettered_itself_keeps_where_it_came_from() {
+    let death = |exchange: &str, key: &str| {
+        let death: Headers = [
+            ("exchange", HeaderValue::from(exchange)),
+            ("routing-keys", HeaderValue::Array(vec![key.into()])),
+        ]
+        .into_iter()
+        .collect();
+        HeaderValue::Table(death)
+    };
+    let deaths = vec![death("later", "later.key"), death("first", "first.key")];
+    let headers: Headers = [("x-death", HeaderValue::Array(deaths))]
+        .into_iter()
+        .collect();
+    let copy = copy(&opened(full(), headers), "q", 2, None, 0, usize::MAX).message;
+    assert_eq!(copy.headers.get(ORIGINAL_EXCHANGE), Some(&"first".into()));
+    assert_eq!(
+        copy.headers.get(ORIGINAL_ROUTING_KEY),
+        Some(&"first.key".into())
+    );
+}
+
+#[test]
 fn an_id_too_long_for_a_property_stays_in_its_header() {
     let id = "i".repeat(256);
     let headers: Headers = [("x-acemq-id", id.as_str())].into_iter().collect();

@@ -2,12 +2,14 @@
 
 use super::Link;
 use crate::declaration::Declaration;
+use crate::error::Error;
 use crate::transport::Failure;
 use crossbeam_channel::{Receiver, Sender, bounded, select_biased, unbounded};
 use log::warn;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -50,15 +52,11 @@ impl Admin {
             performer: Performer::start(&link)?,
             link: link.clone(),
             limit,
-            left: 0,
+            left: Arc::default(),
         };
         thread::Builder::new()
             .name("rungmq-admin".to_owned())
-            .spawn(move || {
-                for job in inbox {
-                    coordinator.serve(job);
-                }
-            })?;
+            .spawn(move || coordinator.run(&inbox))?;
         Ok(Self { jobs, link })
     }
 
@@ -83,16 +81,51 @@ impl Admin {
         self.submit(operation, move |result| drop(reply.send(result)));
         answer.recv().unwrap_or_else(|_| Err(self.link.lost()))
     }
+
+    /// Makes sure that what this user may not declare stands all the same; `refused` is the broker's answer to the
+    /// declaration. A binding cannot be asked for, and counts as standing.
+    pub(crate) fn check_instead(
+        &self,
+        declaration: &Declaration,
+        refused: Failure,
+    ) -> Result<(), Error> {
+        match self.call(Operation::Check(declaration.clone())) {
+            Ok(()) => Ok(()),
+            Err(failure) if failure.is_not_found() => Err(Error::broker(
+                format!("{declaration} does not exist, and this user may not declare it"),
+                refused,
+            )),
+            Err(failure) => Err(Error::broker(
+                format!("{declaration} could not be checked"),
+                failure,
+            )),
+        }
+    }
 }
 
 struct Coordinator {
     performer: Performer,
     link: Arc<Link>,
     limit: Duration,
-    left: usize,
+    /// Threads in calls that the broker has not answered yet.
+    left: Arc<AtomicUsize>,
 }
 
 impl Coordinator {
+    /// Until the connection is gone, however long its handles live on.
+    fn run(&mut self, jobs: &Receiver<Job>) {
+        let link = self.link.clone();
+        loop {
+            select_biased! {
+                recv(jobs) -> job => match job {
+                    Ok(job) => self.serve(job),
+                    Err(_) => return,
+                },
+                recv(link.gone()) -> _ => return,
+            }
+        }
+    }
+
     fn serve(&mut self, job: Job) {
         let result = self.perform(job.operation);
         (job.done)(result);
@@ -114,10 +147,10 @@ impl Coordinator {
 
     /// A call that hangs costs its caller only, unless the whole connection has stopped answering.
     fn leave_behind(&mut self) {
-        self.left += 1;
-        let answers = self.left <= MOST_LEFT_BEHIND
+        let left = self.performer.leave(&self.left);
+        let answers = left <= MOST_LEFT_BEHIND
             && self.link.open_channel(PROBE).is_ok_and(|channel| {
-                drop_elsewhere(channel);
+                close_elsewhere(channel);
                 true
             });
         match Performer::start(&self.link) {
@@ -131,7 +164,7 @@ impl Coordinator {
 }
 
 /// Closing a channel may hang like any other call, so not on the coordinator's thread.
-fn drop_elsewhere(channel: Box<dyn crate::transport::Channel>) {
+fn close_elsewhere(channel: Box<dyn crate::transport::Channel>) {
     let closing = thread::Builder::new()
         .name("rungmq-probe".to_owned())
         .spawn(move || drop(channel.close()));
@@ -142,18 +175,26 @@ fn drop_elsewhere(channel: Box<dyn crate::transport::Channel>) {
 struct Performer {
     operations: Sender<Operation>,
     results: Receiver<Result<(), Failure>>,
+    /// Set when the thread has been left behind: whom it tells that it is back.
+    left: Arc<OnceLock<Arc<AtomicUsize>>>,
 }
 
 impl Performer {
     fn start(link: &Arc<Link>) -> io::Result<Self> {
         let (operations, inbox) = unbounded();
         let (outbox, results) = unbounded();
-        let link = link.clone();
+        let left: Arc<OnceLock<Arc<AtomicUsize>>> = Arc::default();
+        let (link, counter) = (link.clone(), left.clone());
         thread::Builder::new()
             .name("rungmq-admin-call".to_owned())
             .spawn(move || {
                 for operation in inbox {
-                    if outbox.send(perform(&link, &operation)).is_err() {
+                    let result = perform(&link, &operation);
+                    if let Some(left) = counter.get() {
+                        left.fetch_sub(1, Ordering::AcqRel);
+                        return;
+                    }
+                    if outbox.send(result).is_err() {
                         return;
                     }
                 }
@@ -161,7 +202,15 @@ impl Performer {
         Ok(Self {
             operations,
             results,
+            left,
         })
+    }
+
+    /// Leaves the thread in the call that it makes; returns how many are left so, this one included.
+    fn leave(&self, count: &Arc<AtomicUsize>) -> usize {
+        let left = count.fetch_add(1, Ordering::AcqRel) + 1;
+        let _ = self.left.set(count.clone());
+        left
     }
 }
 

@@ -80,6 +80,14 @@ impl Dialler {
         }
     }
 
+    /// The first address, without credentials.
+    pub(crate) fn address(&self) -> String {
+        let first = self.transports.first();
+        first
+            .map(|transport| transport.address())
+            .unwrap_or_default()
+    }
+
     /// Tries each address once, the one that answered last first.
     pub(crate) fn dial(&self) -> Result<Dialled, DialError> {
         let mut last = DialError {

@@ -5,16 +5,54 @@
 //! to one channel, so that nothing of it is ever used on another.
 
 mod admin;
+mod backoff;
+mod declare;
 mod dialler;
 mod generation;
 mod opener;
 
 pub(crate) use admin::{Admin, Operation};
-pub(crate) use dialler::{Dialler, Sockets};
+pub(crate) use backoff::Backoff;
+pub(crate) use dialler::{DialError, Dialler, Sockets};
 pub(crate) use generation::Generation;
 pub(crate) use opener::{Link, LinkNotice};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// The consuming side of a connection while it is up: the link, and who declares and checks on it.
+#[derive(Clone, Debug)]
+pub(crate) struct Uplink {
+    pub(crate) link: Arc<Link>,
+    pub(crate) admin: Admin,
+}
+
+impl Uplink {
+    /// Dials, and starts the threads of a link. `limit` bounds each call to the broker.
+    pub(crate) fn open(
+        dialler: &Dialler,
+        limit: Duration,
+        notify: impl Fn(LinkNotice) + Send + 'static,
+    ) -> Result<Self, DialError> {
+        let dialled = dialler.dial()?;
+        let no_thread = |error: std::io::Error| DialError {
+            address: dialler.address(),
+            reason: format!("no thread could be started: {error}"),
+        };
+        let link = Link::start(dialled, "consume", notify).map_err(no_thread)?;
+        let admin = Admin::start(link.clone(), limit).map_err(no_thread)?;
+        Ok(Self { link, admin })
+    }
+}
+
+/// Whether this is one of the library's threads that others wait for. A worker is not: it may wait like any caller.
+pub(crate) fn is_owner_thread() -> bool {
+    let current = thread::current();
+    let name = current.name().unwrap_or_default();
+    name.starts_with("rungmq-") && !name.starts_with("rungmq-worker-")
+}
 
 /// Tells any number of waiters at once that something is over, by being dropped.
 #[derive(Debug)]

@@ -103,6 +103,48 @@ event! {
     }
 }
 
+event! {
+    /// A consumer that has a live subscription, at first or again.
+    Subscribed {
+        /// The queue that is consumed.
+        queue: &'a str,
+    }
+}
+
+event! {
+    /// A connection that is gone and will be made again.
+    Lost {
+        /// What happened to it.
+        reason: &'a str,
+    }
+}
+
+/// A pause before the next attempt to make a lost connection again.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Retrying {
+    attempt: u32,
+    pause: Duration,
+}
+
+impl Retrying {
+    pub(crate) fn new(attempt: u32, pause: Duration) -> Self {
+        Self { attempt, pause }
+    }
+
+    /// Which attempt it will be, from 1.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// How long until then.
+    #[must_use]
+    pub fn pause(&self) -> Duration {
+        self.pause
+    }
+}
+
 /// A connection that is up again.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -111,10 +153,6 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "a lost connection is not made again yet")
-    )]
     pub(crate) fn new(downtime: Duration) -> Self {
         Self { downtime }
     }
@@ -134,9 +172,9 @@ pub enum PublishOutcome {
     Confirmed,
     /// It was mandatory, and no queue took it.
     Unroutable,
-    /// The broker refused it, or it was not sent.
+    /// The broker does not have it: it refused it, or it was not even sent.
     Refused,
-    /// It was sent and nobody answered: its fate is unknown.
+    /// Its fate is unknown: it was sent, and nobody answered.
     Failed,
 }
 
@@ -163,15 +201,15 @@ impl fmt::Display for PublishOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HandBackReason {
-    /// No queue took its copy.
+    /// No queue took its copy, or the broker closed the channel over it.
     Unroutable,
-    /// The broker refused its copy.
+    /// The broker refused its copy: a nack.
     Nacked,
-    /// Its copy was not confirmed in time.
+    /// The broker did not answer in time.
     Timeout,
     /// The connection was lost before its copy was confirmed.
     Lost,
-    /// A shutdown ended its wait.
+    /// A shutdown ended its wait, or its copy failed during one.
     Drain,
 }
 

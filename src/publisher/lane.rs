@@ -1,7 +1,7 @@
 //! One confirm channel with what waits for it and what is in flight on it.
 
 use super::tracker::{Answer, Tracker};
-use super::{Job, PublishResult, Ticket, UnknownCause, Waiter};
+use super::{Job, PublishResult, UnknownCause, Waiter};
 use crate::clock::monotonic;
 use crate::transport::{Channel, Confirms, Failure, Gone};
 use std::collections::VecDeque;
@@ -47,12 +47,17 @@ impl Lane {
         self.waiting.push_back(job);
     }
 
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len() + self.suspects.len()
+    }
+
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty() || !self.suspects.is_empty()
     }
 
+    /// Whether somebody waits for an answer. Nobody does for a ghost's.
     pub(super) fn has_outstanding(&self) -> bool {
-        !self.tracker.is_empty()
+        self.tracker.len() > self.tracker.ghosts()
     }
 
     /// Half the window without answers: the channel is better given up.
@@ -177,7 +182,7 @@ impl Lane {
                     since,
                     waiter,
                 }),
-                Waiter::Caller { .. } => {
+                Waiter::Caller(_) => {
                     let cause =
                         UnknownCause::Lost(format!("the broker closed the channel: {text}"));
                     ended.push((waiter, since, PublishResult::Unknown(cause)));
@@ -225,6 +230,6 @@ pub(super) enum Received {
 fn is_wanted(waiter: &Waiter) -> bool {
     match waiter {
         Waiter::Consumer { generation, .. } => generation.is_live(),
-        Waiter::Caller { ticket, .. } => ticket.decide(Ticket::WRITTEN),
+        Waiter::Caller(reply) => reply.claim(),
     }
 }

@@ -4,6 +4,7 @@
 //! caller of `publish` waits.
 
 mod lane;
+mod reply;
 mod thread;
 mod tracker;
 
@@ -11,10 +12,11 @@ use crate::clock::monotonic;
 use crate::link::{Dialler, Generation};
 use crate::metrics::{Metrics, PublishOutcome, Published};
 use crate::transport::Outgoing;
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Sender, unbounded};
+use parking_lot::Mutex;
+use reply::{Pending, Reply, reply};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 /// How one copy or publish ended.
@@ -89,26 +91,7 @@ enum Waiter {
         generation: Arc<Generation>,
         answers: Sender<CopyAnswer>,
     },
-    Caller {
-        ticket: Arc<Ticket>,
-        answer: Sender<PublishResult>,
-    },
-}
-
-/// Decides between a caller that gives up and the publisher that writes: exactly one of them wins.
-#[derive(Debug, Default)]
-struct Ticket(AtomicU8);
-
-impl Ticket {
-    const QUEUED: u8 = 0;
-    const WRITTEN: u8 = 1;
-    const WITHDRAWN: u8 = 2;
-
-    fn decide(&self, end: u8) -> bool {
-        self.0
-            .compare_exchange(Self::QUEUED, end, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
-    }
+    Caller(Reply),
 }
 
 /// What publishing needs to know about its connection.
@@ -118,6 +101,33 @@ pub(crate) struct PublisherSettings {
     pub(crate) metrics: Metrics,
     pub(crate) confirm_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    pub(crate) view: Arc<Mutex<PublisherView>>,
+}
+
+/// What can be seen of the publishing side without asking it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PublisherView {
+    /// The broker does not read what is published, for this reason.
+    pub(crate) blocked: Option<String>,
+    /// There is no link, for this reason.
+    pub(crate) down: Option<String>,
+    /// How many copies wait unwritten for that.
+    pub(crate) waiting: usize,
+}
+
+impl PublisherView {
+    fn is_ready(&self) -> bool {
+        self.blocked.is_none() && self.down.is_none()
+    }
+}
+
+pub(crate) fn blocked_text(reason: &str) -> String {
+    let text = "the broker has blocked this connection; publishing is paused";
+    if reason.is_empty() {
+        text.to_owned()
+    } else {
+        format!("{text}: {reason}")
+    }
 }
 
 /// The handle to the publisher thread.
@@ -168,35 +178,57 @@ impl Publisher {
     pub(crate) fn publish(&self, message: Outgoing) -> PublishResult {
         let exchange = message.exchange.clone();
         let since = monotonic();
-        let result = Pending::start(self, message, since).wait();
-        self.settings.metrics.published(&Published::new(
-            &exchange,
-            result.outcome(),
-            since.elapsed(),
-        ));
+        let result = self.begin(message, since).wait(self.give_up(since));
+        let published = Published::new(&exchange, result.outcome(), since.elapsed());
+        self.settings.metrics.published(&published);
         result
     }
 
     /// Publishes all of `messages`, many of them in flight at a time, and waits for every answer.
     pub(crate) fn publish_all(&self, messages: Vec<Outgoing>) -> Vec<PublishResult> {
         let since = monotonic();
-        let exchanges: Vec<String> = messages
-            .iter()
-            .map(|message| message.exchange.clone())
-            .collect();
-        let pending: Vec<Pending> = messages
+        let pending: Vec<(String, Pending)> = messages
             .into_iter()
-            .map(|message| Pending::start(self, message, since))
+            .map(|message| (message.exchange.clone(), self.begin(message, since)))
             .collect();
-        let results: Vec<PublishResult> = pending.into_iter().map(Pending::wait).collect();
-        for (exchange, result) in exchanges.iter().zip(&results) {
-            self.settings.metrics.published(&Published::new(
-                exchange,
-                result.outcome(),
-                since.elapsed(),
-            ));
-        }
-        results
+        let finish = |(exchange, pending): (String, Pending)| {
+            let result = pending.wait(self.give_up(since));
+            let published = Published::new(&exchange, result.outcome(), since.elapsed());
+            self.settings.metrics.published(&published);
+            result
+        };
+        pending.into_iter().map(finish).collect()
+    }
+
+    /// A publish was declined before it came here.
+    pub(crate) fn count_refused(&self, exchange: &str) {
+        let refused = Published::new(exchange, PublishOutcome::Refused, Duration::ZERO);
+        self.settings.metrics.published(&refused);
+    }
+
+    fn begin(&self, message: Outgoing, since: Instant) -> Pending {
+        let (reply, pending) = reply();
+        let waiter = Waiter::Caller(reply);
+        self.send(Command::Publish(Job {
+            message,
+            since,
+            waiter,
+        }));
+        pending
+    }
+
+    /// When a caller gives up on a message that could not even be written.
+    fn give_up(&self, since: Instant) -> Option<Instant> {
+        let PublisherSettings {
+            confirm_timeout,
+            connect_timeout,
+            ..
+        } = &*self.settings;
+        since.checked_add(confirm_timeout.checked_add(*connect_timeout)?)
+    }
+
+    pub(crate) fn view(&self) -> PublisherView {
+        self.settings.view.lock().clone()
     }
 
     /// Has the publisher look again at what waits unwritten.
@@ -225,57 +257,7 @@ impl Waiter {
         // Whoever waited may be gone: then nobody needs the answer.
         match self {
             Self::Consumer { tag, answers, .. } => drop(answers.send(CopyAnswer { tag, result })),
-            Self::Caller { answer, .. } => drop(answer.send(result)),
+            Self::Caller(reply) => reply.answer(result),
         }
-    }
-}
-
-/// A caller's publish on its way.
-struct Pending {
-    ticket: Arc<Ticket>,
-    answer: Receiver<PublishResult>,
-    give_up: Option<Instant>,
-}
-
-impl Pending {
-    fn start(publisher: &Publisher, message: Outgoing, since: Instant) -> Self {
-        let (reply, answer) = bounded(1);
-        let ticket = Arc::new(Ticket::default());
-        let waiter = Waiter::Caller {
-            ticket: ticket.clone(),
-            answer: reply,
-        };
-        publisher.send(Command::Publish(Job {
-            message,
-            since,
-            waiter,
-        }));
-        let settings = &publisher.settings;
-        let give_up = settings
-            .confirm_timeout
-            .checked_add(settings.connect_timeout)
-            .and_then(|d| since.checked_add(d));
-        Self {
-            ticket,
-            answer,
-            give_up,
-        }
-    }
-
-    /// Once written, the publisher itself bounds the wait.
-    fn wait(self) -> PublishResult {
-        let lost =
-            || PublishResult::Unknown(UnknownCause::Lost("the connection was closed".to_owned()));
-        if let Some(give_up) = self.give_up {
-            if let Ok(result) = self.answer.recv_deadline(give_up) {
-                return result;
-            }
-            if self.ticket.decide(Ticket::WITHDRAWN) {
-                return PublishResult::NotSent(
-                    "the connection was not ready within the limit".to_owned(),
-                );
-            }
-        }
-        self.answer.recv().unwrap_or_else(|_| lost())
     }
 }

@@ -1,9 +1,11 @@
 //! The publisher thread: owns the publishing link's channels, pipelines, and answers.
 
 use super::lane::{ConfirmChannel, Lane, Received};
-use super::{Command, PublishResult, PublisherSettings, UnknownCause, Waiter};
+use super::{
+    Command, PublishResult, PublisherSettings, PublisherView, UnknownCause, Waiter, blocked_text,
+};
 use crate::clock::monotonic;
-use crate::link::{Link, LinkNotice, Over, OverSignal};
+use crate::link::{Backoff, Link, LinkNotice, Over, OverSignal};
 use crate::metrics::Published;
 use crate::shutdown::Deadline;
 use crate::transport::Failure;
@@ -14,7 +16,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Before the next attempt to open the publishing link; doubles up to [`LONGEST_PAUSE`].
+/// Before the next attempt to open the publishing link.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -51,7 +53,9 @@ pub(super) fn start(
         commands,
         state: State::Absent { not_before: None },
         number: 0,
-        pause: FIRST_PAUSE,
+        backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
+        opened_at: monotonic(),
+        down: None,
         blocked: None,
         stopping: None,
     };
@@ -71,7 +75,10 @@ struct PublisherThread {
     state: State,
     /// Counts the links, so that a late notice of an old one changes nothing.
     number: u64,
-    pause: Duration,
+    backoff: Backoff,
+    opened_at: Instant,
+    /// Why there is no link although there was one: callers are refused until it is back.
+    down: Option<String>,
     blocked: Option<(String, Instant)>,
     copies: Lane,
     publishes: Lane,
@@ -88,6 +95,7 @@ impl PublisherThread {
             self.receive();
             self.expire();
             self.write();
+            self.show();
             if self.is_finished() {
                 break;
             }
@@ -105,7 +113,7 @@ impl PublisherThread {
             }
         }
         let retry = match self.state {
-            State::Absent { not_before } if self.has_waiting() => not_before,
+            State::Absent { not_before } if self.is_needed() => not_before,
             _ => None,
         };
         let limits = [
@@ -123,10 +131,8 @@ impl PublisherThread {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Copy(job) => self.copies.push(job),
-            Command::Publish(job) => match &self.blocked {
-                Some((reason, _)) => job
-                    .waiter
-                    .answer(PublishResult::NotSent(blocked_text(reason))),
+            Command::Publish(job) => match self.refusal() {
+                Some(reason) => job.waiter.answer(PublishResult::NotSent(reason)),
                 None => self.publishes.push(job),
             },
             Command::LookAgain => {}
@@ -157,7 +163,8 @@ impl PublisherThread {
     fn opened(&mut self, opened: Opened) {
         debug!("publishing connection opened");
         self.number = opened.number;
-        self.pause = FIRST_PAUSE;
+        self.opened_at = monotonic();
+        self.down = None;
         self.copies.open = Some(opened.copies);
         self.publishes.open = Some(opened.publishes);
         self.state = State::Ready(opened.link);
@@ -165,11 +172,12 @@ impl PublisherThread {
 
     fn not_opened(&mut self, reason: &str) {
         warn!("no publishing connection: {reason}");
+        let pause = self.backoff.pause(rand::random());
         self.state = State::Absent {
-            not_before: monotonic().checked_add(self.pause),
+            not_before: monotonic().checked_add(pause),
         };
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         self.refuse_callers(reason);
+        self.down = Some(reason.to_owned());
     }
 
     fn refuse_callers(&mut self, reason: &str) {
@@ -190,9 +198,14 @@ impl PublisherThread {
         }
         self.refuse_callers(&format!("the connection was lost: {reason}"));
         self.blocked = None;
-        self.state = State::Absent {
-            not_before: monotonic().checked_add(self.pause),
+        self.down = Some(reason.to_owned());
+        self.backoff.lasted(self.opened_at.elapsed());
+        let not_before = if self.backoff.is_fresh() {
+            None
+        } else {
+            monotonic().checked_add(self.backoff.pause(rand::random()))
         };
+        self.state = State::Absent { not_before };
     }
 
     /// Reads confirms and returns on both channels.
@@ -237,12 +250,12 @@ impl PublisherThread {
 
     fn write(&mut self) {
         self.give_back_for_drains();
-        if !self.has_waiting() {
+        if !self.is_needed() {
             return;
         }
         match self.state {
             State::Absent { not_before } => {
-                if not_before.is_none_or(|instant| instant <= monotonic()) {
+                if is_due(not_before) {
                     self.open();
                 }
             }
@@ -262,15 +275,15 @@ impl PublisherThread {
         }
     }
 
-    /// A drain does not wait for a link that is not there: its copies were never written, so their messages go back.
+    /// A drain does not wait for a link that was lost or is blocked: its copies were never written, so their messages go
+    /// back. One that was not needed so far is opened for it.
     fn give_back_for_drains(&mut self) {
-        let ready =
-            matches!(self.state, State::Ready(_) | State::Opening) && self.blocked.is_none();
+        let ready = self.blocked.is_none() && self.down.is_none();
         let withdrawn = self.copies.withdraw(|waiter| match waiter {
             Waiter::Consumer { generation, .. } => {
                 !generation.is_live() || (!ready && generation.is_draining())
             }
-            Waiter::Caller { .. } => false,
+            Waiter::Caller(_) => false,
         });
         for waiter in withdrawn {
             waiter.answer(PublishResult::NotSent(
@@ -356,6 +369,32 @@ impl PublisherThread {
         waiter.answer(result);
     }
 
+    /// Why callers cannot publish now.
+    fn refusal(&self) -> Option<String> {
+        let blocked = self.blocked.as_ref();
+        blocked
+            .map(|(reason, _)| blocked_text(reason))
+            .or_else(|| Some(format!("the connection is down: {}", self.down.as_ref()?)))
+    }
+
+    /// Lets others see what they cannot ask for.
+    fn show(&self) {
+        let mut view = self.settings.view.lock();
+        if self.blocked.is_none() && self.down.is_none() && view.is_ready() {
+            return;
+        }
+        *view = PublisherView {
+            blocked: self.blocked.as_ref().map(|(reason, _)| reason.clone()),
+            down: self.down.clone(),
+            waiting: self.copies.waiting(),
+        };
+    }
+
+    /// A link that was lost is made again even when nothing waits for it.
+    fn is_needed(&self) -> bool {
+        self.has_waiting() || self.down.is_some()
+    }
+
     fn has_waiting(&self) -> bool {
         self.copies.has_waiting() || self.publishes.has_waiting()
     }
@@ -370,27 +409,21 @@ impl PublisherThread {
 
     fn end(&mut self) {
         let closed = "the connection was closed";
-        for waiter in self
-            .copies
-            .withdraw(|_| true)
-            .into_iter()
-            .chain(self.publishes.withdraw(|_| true))
-        {
+        if let (State::Ready(link), Some(_)) = (&self.state, &self.blocked) {
+            // A broker that does not read answers no polite close either.
+            link.kill();
+        }
+        let waiting = self.copies.withdraw(|_| true).into_iter();
+        for waiter in waiting.chain(self.publishes.withdraw(|_| true)) {
             waiter.answer(PublishResult::NotSent(closed.to_owned()));
         }
-        for (waiter, since) in self.copies.lose().into_iter().chain(self.publishes.lose()) {
-            self.answer(
-                waiter,
-                since,
-                PublishResult::Unknown(UnknownCause::Lost(closed.to_owned())),
-            );
+        let outstanding = self.copies.lose().into_iter();
+        for (waiter, since) in outstanding.chain(self.publishes.lose()) {
+            let cause = UnknownCause::Lost(closed.to_owned());
+            self.answer(waiter, since, PublishResult::Unknown(cause));
         }
         if let State::Ready(link) = &self.state {
-            if self.blocked.is_some() {
-                link.kill();
-            } else {
-                link.close();
-            }
+            link.close();
         }
         while let Ok(command) = self.inbox.try_recv() {
             if let Command::Copy(job) | Command::Publish(job) = command {
@@ -405,6 +438,11 @@ impl PublisherThread {
             Which::Publishes => &mut self.publishes,
         }
     }
+}
+
+/// Whether a link may be opened now.
+fn is_due(not_before: Option<Instant>) -> bool {
+    not_before.is_none_or(|instant| instant <= monotonic())
 }
 
 #[derive(Clone, Copy)]
@@ -437,13 +475,4 @@ fn confirm_channel(link: &Link, limit: Duration) -> Result<ConfirmChannel, Failu
     let channel = link.open_channel(limit)?;
     let confirms = channel.confirms()?;
     Ok(ConfirmChannel { channel, confirms })
-}
-
-fn blocked_text(reason: &str) -> String {
-    let text = "the broker has blocked this connection; publishing is paused";
-    if reason.is_empty() {
-        text.to_owned()
-    } else {
-        format!("{text}: {reason}")
-    }
 }

@@ -31,7 +31,8 @@ pub struct ExplainedAttempt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NextStep {
-    /// A wait in the consumer, to which jitter applies.
+    /// A wait in the consumer, to which jitter applies. One above 15 minutes is cut to that when it comes to it; here it
+    /// stands in full.
     Thread(Duration),
     /// A wait on the broker, in the retry queue of that delay.
     Rung(Duration),

@@ -132,7 +132,7 @@ impl RetryPolicy {
 
     /// Gives up on a message that has reached this `age` when it fails, however many attempts are left.
     ///
-    /// The age counts from the first time the message was published. Defaults to zero, which is no
+    /// The age counts from the first time the message was published, by the publisher's clock. Defaults to zero, which is no
     /// limit; a message whose age is unknown is retried.
     #[must_use]
     pub fn give_up_after(self, age: Duration) -> Self {

@@ -90,7 +90,7 @@ impl Queue {
         self
     }
 
-    /// Makes the queue the connection's own; it ends with it.
+    /// Makes the queue the connection's own: nobody else consumes it, and it ends with the connection.
     pub fn exclusive(mut self) -> Self {
         self.exclusive = true;
         self

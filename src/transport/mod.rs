@@ -6,7 +6,10 @@
 //! Every [`Link`], [`Channel`] and [`Subscription`] has one owner thread. Calls on them block without a limit of their
 //! own; what ends them is the [`KillSwitch`] of their link, which any thread may throw.
 
+mod activity;
 pub(crate) mod amqp;
+
+pub(crate) use self::activity::Activity;
 
 use crate::declaration::Declaration;
 use crate::headers::Headers;
@@ -84,6 +87,8 @@ pub(crate) enum Failure {
     Lost(String),
     /// No answer within the limit that the caller set.
     TimedOut,
+    /// Every channel that the link may have is in use.
+    NoChannelLeft,
 }
 
 impl Failure {
@@ -104,6 +109,9 @@ impl fmt::Display for Failure {
             Self::Refused { text, .. } => f.write_str(text),
             Self::Lost(reason) => write!(f, "the connection was lost: {reason}"),
             Self::TimedOut => f.write_str("the broker did not answer in time"),
+            Self::NoChannelLeft => {
+                f.write_str("the connection has no free channel left (channel_max)")
+            }
         }
     }
 }
@@ -137,6 +145,12 @@ pub(crate) struct Dialled {
     pub(crate) kill: KillSwitch,
     /// The largest frame the broker takes, in bytes; `usize::MAX` when it set no limit.
     pub(crate) frame_max: usize,
+    /// What has arrived on its socket, and when.
+    #[expect(
+        dead_code,
+        reason = "the watch over heartbeats that reads it comes next"
+    )]
+    pub(crate) activity: Activity,
 }
 
 /// Ends a link from any thread: every call on it returns within milliseconds, whatever the broker does.

@@ -15,7 +15,7 @@ const STALL: std::ops::RangeInclusive<Duration> =
 /// A busy machine may put a few values anywhere; a stall of TCP's puts most of them here.
 #[track_caller]
 fn assert_no_stall(trips: &[Duration]) {
-    let stalled = trips.iter().filter(|trip| STALL.contains(trip)).count();
+    let stalled = trips.iter().filter(|trip| STALL.contains(*trip)).count();
     let mut sorted = trips.to_vec();
     sorted.sort();
     let at = |percent: usize| sorted[(sorted.len() - 1) * percent / 100];

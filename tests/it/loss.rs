@@ -1,4 +1,5 @@
-//! A connection that is lost ends: everybody is told, nothing hangs, and the broker has the messages back.
+//! A connection that is lost and not to be recovered ends: everybody is told, nothing hangs, and the broker has the
+//! messages back.
 
 use std::thread;
 
@@ -18,7 +19,7 @@ struct Busy {
 
 impl Busy {
     fn start(url: &str) -> Self {
-        let service = Observed::to(url);
+        let service = Observed::with(Connection::builder(url).recovery_attempts(0));
         let policy = fixed(3, 20.0);
         service.declare_queue(rungmq::Queue::new("q").classic(), &policy);
         let (diary, read) = diary();

@@ -6,13 +6,28 @@
 )]
 
 mod bounds;
+mod conflicts;
+mod contract;
+mod delivery;
+mod examples;
+mod guard;
 mod harness;
 mod harness_selftest;
+mod ladders;
 mod latency;
+mod logins;
 mod loss;
+mod names;
 mod observed;
+mod opening;
+mod permissions;
 mod publish_outcomes;
 mod publish_trouble;
 mod rungs;
 mod setting_aside;
+mod shutdown;
+mod support;
+#[cfg(feature = "tls")]
+mod tls;
+mod topologies;
 mod worker_process;

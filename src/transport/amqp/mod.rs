@@ -2,22 +2,23 @@
 
 mod channel;
 mod confirms;
+mod guard;
+mod login;
 mod socket;
 mod table;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
-mod tune;
 mod url;
 
-use self::url::Authentication;
 pub(crate) use self::url::BrokerUrl;
 
 use self::channel::AmqpChannel;
+use self::login::Login;
 use self::socket::Socket;
 use super::{Channel, Dialled, Failure, Gone, KillSwitch, Link, LinkEvent, Transport};
 use crate::clock::monotonic;
 use amiquip::{
-    Auth, Connection, ConnectionBlockedNotification, ConnectionOptions, ConnectionTuning, Error,
+    Connection, ConnectionBlockedNotification, ConnectionOptions, ConnectionTuning, Error,
 };
 use crossbeam_channel::{Receiver, Select, TryRecvError};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -42,11 +43,10 @@ pub(crate) struct AmqpTransport {
 impl Transport for AmqpTransport {
     fn dial(&self, limit: Instant, armed: &dyn Fn(KillSwitch)) -> Result<Dialled, String> {
         let tcp = self.connect(limit)?;
-        tcp.set_nodelay(true)
-            .map_err(|error| format!("TCP_NODELAY could not be set: {error}"))?;
         let kill = kill_switch(&tcp)?;
         armed(kill.clone());
-        let (socket, frame_max) = self.socket(tcp, limit)?;
+        let socket = self.socket(tcp, limit)?;
+        let (frame_max, activity) = (socket.frame_max(), socket.activity());
         let mut connection = self.log_in(socket, limit)?;
         let blocked = connection
             .listen_for_connection_blocked()
@@ -58,6 +58,7 @@ impl Transport for AmqpTransport {
             }),
             kill,
             frame_max: frame_max.get(),
+            activity,
         })
     }
 
@@ -78,7 +79,12 @@ impl AmqpTransport {
                 return Err("no connection within the limit".to_owned());
             }
             match TcpStream::connect_timeout(&address, left) {
-                Ok(tcp) => return Ok(tcp),
+                Ok(tcp) => {
+                    // amiquip hands one publish over in three pieces, which Nagle would hold back for 40 ms.
+                    tcp.set_nodelay(true)
+                        .map_err(|error| format!("TCP_NODELAY could not be set: {error}"))?;
+                    return Ok(tcp);
+                }
                 Err(error) => last = error.to_string(),
             }
         }
@@ -86,7 +92,7 @@ impl AmqpTransport {
     }
 
     #[cfg(feature = "tls")]
-    fn socket(&self, tcp: TcpStream, limit: Instant) -> Result<(Socket, tune::FrameMax), String> {
+    fn socket(&self, tcp: TcpStream, limit: Instant) -> Result<Socket, String> {
         match &self.tls {
             Some(config) => Socket::tls(tcp, config.clone(), &self.url.host, limit),
             None => Socket::plain(tcp),
@@ -94,20 +100,14 @@ impl AmqpTransport {
     }
 
     #[cfg(not(feature = "tls"))]
-    fn socket(&self, tcp: TcpStream, _limit: Instant) -> Result<(Socket, tune::FrameMax), String> {
+    fn socket(&self, tcp: TcpStream, _limit: Instant) -> Result<Socket, String> {
         Socket::plain(tcp)
     }
 
-    fn log_in(&self, socket: Socket, limit: Instant) -> Result<Connection, String> {
-        let auth = match &self.url.authentication {
-            Authentication::Plain { user, password } => Auth::Plain {
-                username: user.clone(),
-                password: password.clone(),
-            },
-            Authentication::External => Auth::External,
-        };
-        let options = ConnectionOptions::<Auth>::default()
-            .auth(auth)
+    fn log_in(&self, mut socket: Socket, limit: Instant) -> Result<Connection, String> {
+        let login = Login::new(&self.url.authentication);
+        let options = ConnectionOptions::default()
+            .auth(login.stand_in())
             .virtual_host(self.url.virtual_host.clone())
             .heartbeat(self.url.heartbeat)
             .channel_max(self.url.channel_max)
@@ -117,6 +117,7 @@ impl AmqpTransport {
                     .saturating_duration_since(monotonic())
                     .max(Duration::from_millis(1)),
             ));
+        socket.log_in(login);
         let tuning = ConnectionTuning::default().mem_channel_bound(WRITES_IN_FLIGHT);
         Connection::insecure_open_stream(socket, options, tuning).map_err(|error| match error {
             Error::InvalidCredentials => format!(
@@ -178,6 +179,7 @@ fn failure(error: Error) -> Failure {
             code,
             text: message,
         },
+        Error::ExhaustedChannelIds => Failure::NoChannelLeft,
         other => Failure::Lost(describe(&other)),
     }
 }
@@ -188,14 +190,30 @@ fn describe(error: &Error) -> String {
         Error::ServerClosedConnection { code, message } => {
             format!("the broker closed the connection: {code} {message}")
         }
-        Error::ExhaustedChannelIds => {
-            "the connection has no free channel left (channel_max)".to_owned()
-        }
         Error::InsecureUrl { .. }
         | Error::UrlNoSocketAddrs { .. }
         | Error::ResolveUrlToSocketAddr { .. }
         | Error::FailedToConnect { .. }
         | Error::InvalidUrlScheme { .. } => "the URL was refused".to_owned(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connected_socket_sends_small_pieces_at_once() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let transport = AmqpTransport {
+            url: BrokerUrl::parse(&format!("amqp://{address}")).unwrap(),
+            information: String::new(),
+            #[cfg(feature = "tls")]
+            tls: None,
+        };
+        let limit = monotonic() + Duration::from_secs(10);
+        assert!(transport.connect(limit).unwrap().nodelay().unwrap());
     }
 }

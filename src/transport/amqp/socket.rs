@@ -1,6 +1,9 @@
-//! The socket under amiquip: ours, so that it has TCP_NODELAY, a kill switch, and TLS where it is asked for.
+//! The socket under amiquip: ours, so that it has TCP_NODELAY, a kill switch, TLS where it is asked for, and a guard over
+//! what arrives.
 
-use super::tune::{FrameMax, TuneWatch};
+use super::guard::{FrameMax, Guard};
+use super::login::Login;
+use crate::transport::Activity;
 use amiquip::IoStream;
 use mio::{Evented, Poll, PollOpt, Ready, Token};
 use std::io::{self, Read, Write};
@@ -9,22 +12,23 @@ use std::net::TcpStream;
 /// A non-blocking stream for amiquip's I/O thread.
 #[derive(Debug)]
 pub(super) struct Socket {
-    tcp: mio::net::TcpStream,
-    tune: TuneWatch,
-    #[cfg(feature = "tls")]
-    tls: Option<super::tls::Session>,
+    wire: Wire,
+    guard: Guard,
+    /// Until it has been sent.
+    login: Option<Login>,
 }
 
 impl Socket {
-    pub(super) fn plain(tcp: TcpStream) -> Result<(Self, FrameMax), String> {
-        let (tune, frame_max) = TuneWatch::new();
-        let socket = Self {
-            tcp: non_blocking(tcp)?,
-            tune,
-            #[cfg(feature = "tls")]
-            tls: None,
-        };
-        Ok((socket, frame_max))
+    pub(super) fn plain(tcp: TcpStream) -> Result<Self, String> {
+        Ok(Self {
+            wire: Wire {
+                tcp: non_blocking(tcp)?,
+                #[cfg(feature = "tls")]
+                tls: None,
+            },
+            guard: Guard::new(),
+            login: None,
+        })
     }
 
     /// Makes the TLS handshake before anything else is sent.
@@ -34,30 +38,30 @@ impl Socket {
         config: std::sync::Arc<rustls::ClientConfig>,
         host: &str,
         limit: std::time::Instant,
-    ) -> Result<(Self, FrameMax), String> {
+    ) -> Result<Self, String> {
         let session = super::tls::Session::handshake(&tcp, config, host, limit)?;
-        let (tune, frame_max) = TuneWatch::new();
-        Ok((
-            Self {
+        Ok(Self {
+            wire: Wire {
                 tcp: non_blocking(tcp)?,
-                tune,
                 tls: Some(session),
             },
-            frame_max,
-        ))
+            guard: Guard::new(),
+            login: None,
+        })
     }
 
-    #[cfg(feature = "tls")]
-    fn read_wire(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match &mut self.tls {
-            Some(session) => session.read(&mut self.tcp, buffer),
-            None => self.tcp.read(buffer),
-        }
+    /// Sends `login` where amiquip, which does not know it, sends its stand-in.
+    pub(super) fn log_in(&mut self, login: Login) {
+        self.login = Some(login);
     }
 
-    #[cfg(not(feature = "tls"))]
-    fn read_wire(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.tcp.read(buffer)
+    /// The negotiated `frame_max`: amiquip does not show it, and a copy must fit it.
+    pub(super) fn frame_max(&self) -> FrameMax {
+        self.guard.frame_max()
+    }
+
+    pub(super) fn activity(&self) -> Activity {
+        self.guard.activity()
     }
 }
 
@@ -68,28 +72,26 @@ fn non_blocking(tcp: TcpStream) -> Result<mio::net::TcpStream, String> {
 
 impl Read for Socket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.read_wire(buffer)?;
-        self.tune.observe(&buffer[..read])?;
-        Ok(read)
+        self.guard.read(&mut self.wire, buffer)
     }
 }
 
 impl Write for Socket {
-    #[cfg(feature = "tls")]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut self.tls {
-            Some(session) => session.write(&mut self.tcp, bytes),
-            None => self.tcp.write(bytes),
+        let Some((filled, end)) = self.login.as_ref().and_then(|login| login.fill_in(bytes)) else {
+            return self.wire.write(bytes);
+        };
+        let written = self.wire.write(&filled)?;
+        if written >= end {
+            self.login = None;
+        } else if let Some(login) = &mut self.login {
+            login.wrote(written, end);
         }
-    }
-
-    #[cfg(not(feature = "tls"))]
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.tcp.write(bytes)
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.tcp.flush()
+        self.wire.flush()
     }
 }
 
@@ -101,7 +103,7 @@ impl Evented for Socket {
         interest: Ready,
         options: PollOpt,
     ) -> io::Result<()> {
-        self.tcp.register(poll, token, interest, options)
+        self.wire.tcp.register(poll, token, interest, options)
     }
 
     fn reregister(
@@ -111,12 +113,44 @@ impl Evented for Socket {
         interest: Ready,
         options: PollOpt,
     ) -> io::Result<()> {
-        self.tcp.reregister(poll, token, interest, options)
+        self.wire.tcp.reregister(poll, token, interest, options)
     }
 
     fn deregister(&self, poll: &Poll) -> io::Result<()> {
-        self.tcp.deregister(poll)
+        self.wire.tcp.deregister(poll)
     }
 }
 
 impl IoStream for Socket {}
+
+/// What the broker sends and gets, TLS taken off.
+#[derive(Debug)]
+struct Wire {
+    tcp: mio::net::TcpStream,
+    #[cfg(feature = "tls")]
+    tls: Option<super::tls::Session>,
+}
+
+impl Read for Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        #[cfg(feature = "tls")]
+        if let Some(session) = &mut self.tls {
+            return session.read(&mut self.tcp, buffer);
+        }
+        self.tcp.read(buffer)
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        #[cfg(feature = "tls")]
+        if let Some(session) = &mut self.tls {
+            return session.write(&mut self.tcp, bytes);
+        }
+        self.tcp.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.tcp.flush()
+    }
+}

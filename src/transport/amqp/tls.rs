@@ -59,24 +59,33 @@ impl TlsOptions {
         let Some((chain, key)) = &self.client_certificate else {
             return Ok(Arc::new(builder.with_no_client_auth()));
         };
-        let chain = certificates(chain)?;
+        let file = chain;
+        let chain = certificates(file)?;
+        if chain.is_empty() {
+            return Err(format!("{}: no certificate is in it", file.display()));
+        }
         let key = PrivateKeyDer::from_pem_file(key)
             .map_err(|error| format!("{}: {error}", key.display()))?;
         let config = builder
             .with_client_auth_cert(chain, key)
-            .map_err(|error| format!("the client certificate was refused: {error}"))?;
+            .map_err(|error| format!("the client certificate cannot be used: {error}"))?;
         Ok(Arc::new(config))
     }
 
     fn roots(&self) -> Result<RootCertStore, String> {
-        let authorities = match &self.certificate_authority {
-            Some(file) => certificates(file)?,
-            None => rustls_native_certs::load_native_certs().certs,
+        let (authorities, file) = match &self.certificate_authority {
+            Some(file) => (certificates(file)?, file.display().to_string()),
+            None => (
+                rustls_native_certs::load_native_certs().certs,
+                "the system".to_owned(),
+            ),
         };
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(authorities);
         if roots.is_empty() {
-            return Err("no certificate authority was found to verify the broker with".to_owned());
+            return Err(format!(
+                "{file}: no certificate authority to verify the broker with"
+            ));
         }
         Ok(roots)
     }
@@ -174,8 +183,108 @@ impl Session {
     /// Sends all ciphertext there is, or fails with `WouldBlock`.
     fn send_ciphertext(&mut self, tcp: &mut mio::net::TcpStream) -> io::Result<()> {
         while self.tls.wants_write() {
-            self.tls.write_tls(tcp)?;
+            match self.tls.write_tls(tcp) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+                Err(error) => return Err(self.parting_words(tcp).unwrap_or(error)),
+            }
         }
         Ok(())
+    }
+
+    /// A broker that refuses our certificate says so and hangs up; a write may notice the end before a read does.
+    fn parting_words(&mut self, tcp: &mut mio::net::TcpStream) -> Option<io::Error> {
+        while let Ok(1..) = self.tls.read_tls(tcp) {
+            if let Err(alert) = self.tls.process_new_packets() {
+                return Some(io::Error::new(io::ErrorKind::InvalidData, alert));
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::monotonic;
+    use rustls::pki_types::PrivatePkcs8KeyDer;
+    use rustls::{ServerConfig, ServerConnection, StreamOwned};
+    use std::net::TcpListener;
+    use std::thread;
+
+    /// A session, its socket, and the other end with the handshake done.
+    fn connected() -> (
+        Session,
+        mio::net::TcpStream,
+        StreamOwned<ServerConnection, TcpStream>,
+    ) {
+        let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let own = certified.cert.der().clone();
+        let key = PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
+        let provider = || Arc::new(rustls::crypto::ring::default_provider());
+        let server = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![own.clone()], key.into())
+            .unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(own).unwrap();
+        let client = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let accepting = thread::spawn(move || {
+            let mut tls = ServerConnection::new(Arc::new(server)).unwrap();
+            while tls.is_handshaking() {
+                tls.complete_io(&mut peer).unwrap();
+            }
+            StreamOwned::new(tls, peer)
+        });
+        let limit = monotonic() + Duration::from_secs(10);
+        let session = Session::handshake(&tcp, Arc::new(client), "localhost", limit).unwrap();
+        let tcp = mio::net::TcpStream::from_stream(tcp).unwrap();
+        (session, tcp, accepting.join().unwrap())
+    }
+
+    /// amiquip stops asking for writability once all it had counts as written: then nothing may be left behind.
+    #[test]
+    fn what_counts_as_written_has_been_sent() {
+        let (mut session, mut tcp, mut peer) = connected();
+        let message: Vec<u8> = (0..251_u8).cycle().take(100_000).collect();
+        let mut read = vec![0; 50_000];
+        let (mut sent, mut received, mut blocked) = (0, 0, 0);
+        while blocked < 100 {
+            let mut rest = &message[..];
+            while !rest.is_empty() {
+                match session.write(&mut tcp, rest) {
+                    Ok(written) => rest = &rest[written..],
+                    // The peer reads only what makes room, so that the buffers stay as good as full.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        blocked += 1;
+                        let got = peer.read(&mut read).unwrap();
+                        for byte in &read[..got] {
+                            assert_eq!(*byte, message[received % message.len()]);
+                            received += 1;
+                        }
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(!session.tls.wants_write(), "ciphertext was left behind");
+            sent += message.len();
+        }
+        while received < sent {
+            let got = peer.read(&mut read).unwrap();
+            for byte in &read[..got] {
+                assert_eq!(*byte, message[received % message.len()]);
+                received += 1;
+            }
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Reads `amqp://` URLs. amiquip would too, but its errors show the URL with the password in it.
 
+use crate::naming;
 use percent_encoding::percent_decode_str;
 use std::fmt;
 use std::time::Duration;
@@ -57,6 +58,7 @@ impl fmt::Display for UrlError {
 
 impl BrokerUrl {
     pub(crate) fn parse(text: &str) -> Result<Self, UrlError> {
+        let text = text.trim();
         let url = Url::parse(text)
             .map_err(|error| UrlError(format!("the URL cannot be read: {error}")))?;
         let tls = match url.scheme() {
@@ -72,11 +74,14 @@ impl BrokerUrl {
             None | Some("") => "localhost".to_owned(),
             Some(host) => decode("host", host.trim_start_matches('[').trim_end_matches(']'))?,
         };
+        if url.fragment().is_some() {
+            return Err(UrlError("a # in the URL must be written %23".to_owned()));
+        }
         let mut parsed = Self {
             tls,
             host,
             port: url.port().unwrap_or(if tls { 5671 } else { 5672 }),
-            virtual_host: virtual_host(&url)?,
+            virtual_host: virtual_host(text)?,
             authentication: credentials(&url)?,
             heartbeat: DEFAULT_HEARTBEAT,
             channel_max: 0,
@@ -99,7 +104,9 @@ impl BrokerUrl {
 
     /// The same login at another `host[:port]`.
     pub(crate) fn at(&self, address: &str) -> Result<Self, UrlError> {
-        let wrong = || UrlError(format!("{address:?} is no host or host:port"));
+        // A login does not belong here, and must not be shown when somebody wrote one all the same.
+        let shown = address.rsplit('@').next().unwrap_or_default();
+        let wrong = || UrlError(format!("{shown:?} is no host or host:port"));
         let url = Url::parse(&format!("amqp://{address}")).map_err(|_| wrong())?;
         let host = url
             .host_str()
@@ -142,10 +149,21 @@ impl BrokerUrl {
                 self.authentication = Authentication::External
             }
             "auth_mechanism" => return Err(wrong("external, when it is given")),
-            other => {
+            other
+                if other
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "_-".contains(c)) =>
+            {
                 return Err(UrlError(format!(
                     "the URL's parameter {other:?} is not known"
                 )));
+            }
+            // Behind an unescaped question mark in it, this is the rest of a password.
+            _ => {
+                return Err(UrlError(
+                    "the URL has a parameter that is not known; a ? in a login must be written %3f"
+                        .to_owned(),
+                ));
             }
         }
         Ok(())
@@ -162,19 +180,23 @@ impl fmt::Debug for BrokerUrl {
     }
 }
 
-/// No path, or a single slash, is the broker's default virtual host, `/`.
-fn virtual_host(url: &Url) -> Result<String, UrlError> {
-    let path = url.path().strip_prefix('/').unwrap_or_default();
+/// No path, or a single slash, is the broker's default virtual host, `/`. Taken from the text: parsed as a path, a virtual
+/// host named `.` or `..` would be left out.
+fn virtual_host(text: &str) -> Result<String, UrlError> {
+    let behind_scheme = text.split_once("://").map_or("", |(_, rest)| rest);
+    let before_query = behind_scheme.split('?').next().unwrap_or_default();
+    let path = before_query.split_once('/').map_or("", |(_, path)| path);
     if path.contains('/') {
         return Err(UrlError(
             "a slash inside the URL's virtual host must be written %2f".to_owned(),
         ));
     }
-    Ok(if path.is_empty() {
-        "/".to_owned()
-    } else {
-        decode("virtual host", path)?
-    })
+    if path.is_empty() {
+        return Ok("/".to_owned());
+    }
+    let name = decode("virtual host", path)?;
+    naming::check("virtual host", &name).map_err(|error| UrlError(error.to_string()))?;
+    Ok(name)
 }
 
 fn credentials(url: &Url) -> Result<Authentication, UrlError> {
@@ -241,6 +263,22 @@ mod tests {
     }
 
     #[test]
+    fn a_virtual_host_is_no_path() {
+        for (path, name) in [
+            ("/.", "."),
+            ("/%2e%2E", ".."),
+            ("/a%2f..", "a/.."),
+            ("/v?heartbeat=1", "v"),
+        ] {
+            let url = format!("amqp://h{path}");
+            assert_eq!(parse(&url).virtual_host, name);
+        }
+        assert_eq!(parse("amqp://h?heartbeat=1").virtual_host, "/");
+        let long = format!("amqp://h/{}", "v".repeat(256));
+        assert!(BrokerUrl::parse(&long).is_err());
+    }
+
+    #[test]
     fn further_hosts_keep_the_login() {
         let first = parse("amqp://user:secret@one:5673/orders");
         let second = first.at("two:5674").unwrap();
@@ -251,7 +289,14 @@ mod tests {
         assert_eq!(second.authentication, first.authentication);
         assert_eq!(first.at("two").unwrap().port, 5673);
         assert!(first.at("").is_err());
-        assert!(first.at("user:other@two").is_err());
+        for address in [
+            "user:other@two",
+            "user:other@two:99999",
+            "amqp://user:other@two",
+        ] {
+            let error = first.at(address).unwrap_err().to_string();
+            assert!(!error.contains("other"), "{error}");
+        }
     }
 
     #[test]
@@ -267,6 +312,8 @@ mod tests {
             ),
             ("amqp://user:secret@h:99999", "port"),
             ("amqp://user:%FFsecret@h", "password"),
+            ("amqp://user:1?secret@h", "parameter"),
+            ("amqp://user:1#secret@h", "#"),
         ] {
             let error = BrokerUrl::parse(url).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

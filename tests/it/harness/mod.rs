@@ -3,6 +3,7 @@
 //! * [`Vhost::new`] is where most tests start: a fresh virtual host on the one node that all tests share.
 //! * [`Node::start`] makes a node of the test's own, to kill, freeze or put under an alarm.
 //! * [`Raw`] looks at the broker past the library under test; [`Proxy`] spoils the connection to it.
+//! * [`Authority`] signs certificates, for [`Node::listen_with_tls`].
 //! * [`wait`] is the only place that waits; [`logs`] keeps what was logged.
 #![allow(
     dead_code,
@@ -10,6 +11,7 @@
     reason = "a kit: not every tool is in use all the time"
 )]
 
+mod certificates;
 pub(crate) mod lists;
 pub(crate) mod logs;
 mod node;
@@ -18,6 +20,7 @@ mod raw;
 mod vhost;
 pub(crate) mod wait;
 
+pub(crate) use certificates::{Authority, Certificate};
 pub(crate) use lists::Row;
 pub(crate) use node::Node;
 pub(crate) use proxy::{Flow, Proxy, Way};

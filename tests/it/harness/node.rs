@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::certificates::{Authority, Certificate};
 use super::wait::wait_until;
 
 /// A start takes about 5 s on a quiet machine and several times that on a busy one.
@@ -80,7 +81,7 @@ impl Node {
         let cookie_file = folder.join("home/.erlang.cookie");
         fs::write(&cookie_file, &cookie).unwrap();
         fs::set_permissions(&cookie_file, fs::Permissions::from_mode(0o400)).unwrap();
-        fs::write(folder.join("plugins"), "[].\n").unwrap();
+        fs::write(folder.join("plugins"), "[rabbitmq_auth_mechanism_ssl].\n").unwrap();
         fs::write(folder.join("advanced.config"), "[].\n").unwrap();
         fs::write(folder.join("rabbitmq.conf"), configuration(ports.amqp)).unwrap();
         // Erlang then resolves names itself and starts no inet_gethost processes, which outlive a killed node.
@@ -129,6 +130,33 @@ impl Node {
     /// The AMQP port on 127.0.0.1.
     pub(crate) fn port(&self) -> u16 {
         self.ports.amqp
+    }
+
+    /// A folder that the broker reads and that ends with the node.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Opens one more port, for TLS; returns it. It is gone after a restart.
+    ///
+    /// Clients may show a certificate of the same authority, and must when `clients_certified`.
+    #[track_caller]
+    pub(crate) fn listen_with_tls(
+        &self,
+        authority: &Authority,
+        own: &Certificate,
+        clients_certified: bool,
+    ) -> u16 {
+        let port = free_port();
+        let [ca, chain, key] = [&authority.file(), &own.chain, &own.key]
+            .map(|file| format!("{:?}", file.to_str().unwrap()));
+        self.eval("application:ensure_all_started(ssl)");
+        self.eval_ok(&format!(
+            "rabbit_networking:start_ssl_listener({{\"127.0.0.1\", {port}, auto}}, [{{cacertfile, {ca}}}, \
+             {{certfile, {chain}}}, {{keyfile, {key}}}, {{verify, verify_peer}}, \
+             {{fail_if_no_peer_cert, {clients_certified}}}], 1)"
+        ));
+        port
     }
 
     /// The broker's log and output so far.
@@ -494,6 +522,11 @@ fn configuration(port: u16) -> String {
          disk_free_limit.absolute = 1MB\n\
          vm_memory_high_watermark.absolute = {MEMORY_LIMIT}\n\
          collect_statistics_interval = 500\n\
+         auth_mechanisms.1 = PLAIN\n\
+         auth_mechanisms.2 = AMQPLAIN\n\
+         auth_mechanisms.3 = EXTERNAL\n\
+         ssl_options.verify = verify_peer\n\
+         ssl_cert_login_from = common_name\n\
          log.file.level = info\n\
          log.console = false\n"
     )

@@ -32,7 +32,16 @@ impl<'n> Vhost<'n> {
             .name()
             .unwrap_or("test")
             .replace("::", "-");
-        let name = format!("{test}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        Self::named(
+            node,
+            &format!("{test}-{}", COUNT.fetch_add(1, Ordering::Relaxed)),
+        )
+    }
+
+    /// A virtual host with a name that the test is about.
+    #[track_caller]
+    pub(crate) fn named(node: &'n Node, name: &str) -> Self {
+        let name = name.to_owned();
         node.eval_ok(&format!(
             "rabbit_vhost:add({}, <<\"test\">>)",
             binary(&name)
@@ -66,6 +75,16 @@ impl<'n> Vhost<'n> {
     #[track_caller]
     pub(crate) fn close_connections(&self) -> usize {
         self.node.close_connections(&self.name)
+    }
+
+    /// Makes a durable classic queue look as one on a cluster node that is down: known, and not there.
+    #[track_caller]
+    pub(crate) fn lose(&self, queue: &str) {
+        self.node.eval_ok(&format!(
+            "mnesia:dirty_delete(rabbit_queue, rabbit_misc:r({}, queue, {}))",
+            binary(&self.name),
+            binary(queue)
+        ));
     }
 
     /// Sets a policy for what matches `pattern`.

@@ -1,0 +1,24 @@
+//! Guides, one subject each.
+//!
+//! | guide | answers |
+//! |---|---|
+//! | [`retries`] | how often, how long, where a message waits; what a policy costs; prefetch and the ack timeout |
+//! | [`failures`] | every way a delivery can end, the reasons, the dead-letter and parked queues, replay |
+//! | [`shutdown`] | what `close` does, which times belong together, what dropping a handle does |
+//! | [`broker`] | what is declared, permissions, virtual hosts, policies, names, what RabbitMQ does by version |
+//! | [`metrics`] | names, labels, Prometheus, an observer of your own |
+
+#[doc = include_str!("docs/retries.md")]
+pub mod retries {}
+
+#[doc = include_str!("docs/failures.md")]
+pub mod failures {}
+
+#[doc = include_str!("docs/shutdown.md")]
+pub mod shutdown {}
+
+#[doc = include_str!("docs/broker.md")]
+pub mod broker {}
+
+#[doc = include_str!("docs/metrics.md")]
+pub mod metrics {}

@@ -1,0 +1,125 @@
+//! How a caller of `publish` waits for its answer.
+
+use super::{PublishResult, UnknownCause};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Shared by a caller and the publisher. It also decides between a caller that gives up and a publisher that writes:
+/// exactly one of them wins.
+#[derive(Debug)]
+struct Slot {
+    state: Mutex<State>,
+    answered: Condvar,
+}
+
+#[derive(Debug)]
+enum State {
+    Queued,
+    Written,
+    /// The caller gave up before it was written.
+    Withdrawn,
+    Answered(PublishResult),
+}
+
+/// The caller's end.
+#[derive(Debug)]
+pub(super) struct Pending(Arc<Slot>);
+
+/// The publisher's end. Dropped without an answer it says that the answer is unknown.
+#[derive(Debug)]
+pub(super) struct Reply(Arc<Slot>);
+
+pub(super) fn reply() -> (Reply, Pending) {
+    let slot = Arc::new(Slot {
+        state: Mutex::new(State::Queued),
+        answered: Condvar::new(),
+    });
+    (Reply(slot.clone()), Pending(slot))
+}
+
+impl Reply {
+    /// Called just before the write; false when the caller has given up.
+    pub(super) fn claim(&self) -> bool {
+        let mut state = self.0.state.lock();
+        let queued = matches!(*state, State::Queued);
+        if queued {
+            *state = State::Written;
+        }
+        queued
+    }
+
+    pub(super) fn answer(self, result: PublishResult) {
+        self.put(result);
+    }
+
+    fn put(&self, result: PublishResult) {
+        let mut state = self.0.state.lock();
+        if matches!(*state, State::Queued | State::Written) {
+            *state = State::Answered(result);
+            self.0.answered.notify_one();
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        let lost = UnknownCause::Lost("the connection was closed".to_owned());
+        self.put(PublishResult::Unknown(lost));
+    }
+}
+
+impl Pending {
+    /// Waits for the answer. What is not written by `give_up` will not be; once it is written the publisher bounds the
+    /// wait.
+    pub(super) fn wait(self, give_up: Option<Instant>) -> PublishResult {
+        let mut state = self.0.state.lock();
+        loop {
+            match (&*state, give_up) {
+                (State::Answered(result), _) => return result.clone(),
+                (State::Queued, Some(limit)) => {
+                    let timed_out = self.0.answered.wait_until(&mut state, limit).timed_out();
+                    if timed_out && matches!(*state, State::Queued) {
+                        *state = State::Withdrawn;
+                        let reason = "the connection was not ready within the limit";
+                        return PublishResult::NotSent(reason.to_owned());
+                    }
+                }
+                _ => self.0.answered.wait(&mut state),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::monotonic;
+
+    #[test]
+    fn an_answer_reaches_the_caller() {
+        let (reply, pending) = reply();
+        assert!(reply.claim());
+        reply.answer(PublishResult::Confirmed);
+        assert_eq!(pending.wait(None), PublishResult::Confirmed);
+    }
+
+    #[test]
+    fn a_caller_that_has_given_up_is_not_written_for() {
+        let (reply, pending) = reply();
+        let result = pending.wait(Some(monotonic()));
+        assert!(matches!(result, PublishResult::NotSent(_)), "{result:?}");
+        assert!(!reply.claim());
+    }
+
+    #[test]
+    fn a_reply_that_is_dropped_is_an_answer_too() {
+        let (reply, pending) = reply();
+        assert!(reply.claim());
+        drop(reply);
+        assert!(matches!(
+            pending.wait(Some(monotonic())),
+            PublishResult::Unknown(_)
+        ));
+    }
+}

@@ -1,0 +1,63 @@
+//! The table that `orders` prints.
+
+use std::process::Command;
+
+use super::binary;
+use crate::harness::Vhost;
+
+#[test]
+fn the_table_of_orders_tells_where_each_order_is() {
+    let vhost = Vhost::new();
+    let output = Command::new(binary("orders"))
+        .env("AMQP_URL", vhost.url())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{text}{stderr}");
+    let (said, table) = text.split_once("\n\n").unwrap();
+    let tries = |item: &str| {
+        said.lines()
+            .filter(|line| line.ends_with(&format!(": {item}")))
+            .count()
+    };
+    assert_eq!(
+        ["apples", "pears", "quinces", "unicorns"].map(tries),
+        [1, 3, 4, 1]
+    );
+    let mut rows: Vec<(&str, &str)> = table
+        .lines()
+        .map(|line| {
+            let (order, end) = line.split_at(36);
+            (order.trim_end(), end.trim_start())
+        })
+        .collect();
+    rows.sort_unstable();
+    assert_eq!(rows.len(), 5, "{table}");
+    let (order, end) = rows.remove(4);
+    assert_eq!(order, r#"{"item":"unicorns","failures":0}"#);
+    assert_eq!(
+        end,
+        "orders.new.dlq: retrying cannot help: FatalError: there are no unicorns"
+    );
+    let (order, end) = rows.remove(3);
+    assert_eq!(order, "two melons, please");
+    let undecodable = "orders.new.parked: could not be decoded: the body is not JSON: ";
+    assert!(end.starts_with(undecodable), "{end}");
+    assert_eq!(
+        rows,
+        [
+            ("apples", "shipped on attempt 1"),
+            ("pears", "shipped on attempt 3"),
+            ("quinces", "shipped on attempt 4"),
+        ]
+    );
+    for row in vhost.list_queues(&["name", "messages"]) {
+        assert_eq!(row["messages"], 0, "{row:?}");
+    }
+    assert!(
+        vhost
+            .queue_names()
+            .contains(&"orders.new.retry.2s".to_owned())
+    );
+}

@@ -1,0 +1,255 @@
+//! What happens at a deadline, and what is said about it.
+
+use std::time::Duration;
+
+use rungmq::{Connection, Consumer, Error, RetryPolicy};
+
+use super::*;
+use crate::harness::holds_for;
+use crate::harness::wait::timed;
+
+/// A consumer with one message in a wait of 25 s and one whose handler runs until `held` is opened.
+#[track_caller]
+fn busy(mq: &Connection, raw: &Raw, queue: &str, held: &Held) -> Consumer {
+    raw.classic(queue);
+    send(raw, queue, "waits", 2);
+    send(raw, queue, "runs", 3);
+    let held = held.clone();
+    let consumer = mq
+        .consumer(queue)
+        .retry_policy(long_wait())
+        .retry_threshold(Duration::ZERO)
+        .start(move |message: Any| match message.id() {
+            "waits" => Err("not yet"),
+            _ => {
+                held.wait();
+                Ok(())
+            }
+        })
+        .unwrap();
+    wait_until(LIMIT, "one waits and one runs", || {
+        consumer.in_flight() == 2
+    });
+    consumer
+}
+
+#[test]
+fn eight_consumers_with_waits_and_handlers_that_sleep_end_by_one_deadline() {
+    let stage = Stage::new();
+    let gate = Gate::new();
+    let queues: Vec<String> = (0..8).map(|n| format!("q{n}")).collect();
+    let consumers: Vec<_> = queues
+        .iter()
+        .map(|queue| busy(&stage.mq, &stage.raw, queue, &gate.held()))
+        .collect();
+
+    let (result, took) = timed(|| stage.mq.close_within(secs(2)));
+    assert!(took >= secs(2) && took < secs(3), "{took:?}");
+    let timeout = drain_timeout(result);
+    assert_eq!(
+        timeout.to_string(),
+        "the drain did not finish within 2s: 8 deliveries were left unsettled and will be redelivered — \
+         q0 (1), q1 (1), q2 (1), q3 (1), q4 (1), q5 (1), q6 (1), q7 (1)"
+    );
+    assert_eq!(timeout.timeout(), secs(2));
+    let counts: Vec<_> = queues.iter().map(|queue| (queue.as_str(), 1)).collect();
+    assert_eq!(stranded(&timeout), counts);
+    let mut from: Vec<_> = timeout
+        .deliveries()
+        .iter()
+        .map(|delivery| {
+            assert_eq!(
+                (delivery.message_id.as_str(), delivery.attempt),
+                ("runs", 3)
+            );
+            assert!(delivery.running_for >= secs(2), "{delivery:?}");
+            assert!(delivery.running_for < LIMIT, "{delivery:?}");
+            delivery.queue.clone()
+        })
+        .collect();
+    from.sort();
+    assert_eq!(from, queues);
+    assert!(consumers.iter().all(|consumer| !consumer.is_running()));
+
+    for queue in &queues {
+        stage.raw.wait_for_count(queue, 2, LIMIT);
+    }
+    gate.open();
+    for queue in &queues {
+        stage.wait_for_outcomes(queue, "discarded", 1);
+        assert_eq!(stage.outcomes(queue, "handed_back"), 1);
+        stage.comes_back(queue, &[("waits", 2), ("runs", 3)]);
+    }
+    assert_eq!(stage.elsewhere(Q), []);
+}
+
+#[test]
+fn eight_consumers_with_nothing_running_close_at_once() {
+    let stage = Stage::new();
+    let consumers: Vec<_> = (0..8)
+        .map(|n| {
+            let queue = format!("q{n}");
+            stage.raw.classic(&queue);
+            stage.mq.consume(&queue, |_: Any| {}).unwrap()
+        })
+        .collect();
+    let (result, took) = timed(|| stage.mq.close_within(secs(60)));
+    result.unwrap();
+    assert!(took < secs(3), "{took:?}");
+    assert!(consumers.iter().all(|consumer| !consumer.is_running()));
+}
+
+#[test]
+fn a_cancel_by_its_deadline_says_what_it_left_and_leaves_the_others_alone() {
+    let stage = Stage::new();
+    let gate = Gate::new();
+    let other = stage.mq.consume(Q, |_: Any| {}).unwrap();
+    let consumer = busy(&stage.mq, &stage.raw, "busy", &gate.held());
+
+    let (result, took) = timed(|| consumer.cancel(secs(0.5)));
+    assert!(took >= secs(0.5) && took < secs(0.5) + GRACE, "{took:?}");
+    let timeout = drain_timeout(result);
+    assert_eq!(
+        timeout.to_string(),
+        "the drain did not finish within 0.5s: 1 delivery was left unsettled and will be redelivered — busy (1)"
+    );
+    assert_eq!(consumer.cancel(secs(60)).map_err(|e| e.to_string()), Ok(()));
+    stage.raw.wait_for_count("busy", 2, LIMIT);
+    assert!(stage.mq.is_running() && other.is_running());
+    stage.send(Q, "1", 1);
+    stage.wait_for_outcomes(Q, "acked", 1);
+    gate.open();
+    stage.wait_for_outcomes("busy", "discarded", 1);
+    stage.comes_back("busy", &[("waits", 2), ("runs", 3)]);
+}
+
+#[test]
+fn what_a_cancel_left_behind_is_not_left_behind_by_the_close_again() {
+    let stage = Stage::new();
+    let gate = Gate::new();
+    let consumer = busy(&stage.mq, &stage.raw, "busy", &gate.held());
+    drain_timeout(consumer.cancel(Duration::ZERO));
+    stage.raw.wait_for_count("busy", 2, LIMIT);
+    stage.mq.close_within(secs(20)).unwrap();
+}
+
+#[test]
+fn consumers_of_one_queue_are_summed_and_two_queues_stand_in_order() {
+    let stage = Stage::new();
+    let gate = Gate::new();
+    for queue in ["b", "a", "b"] {
+        if !stage.raw.exists(queue) {
+            stage.raw.classic(queue);
+        }
+        let held = gate.held();
+        let consumer = stage
+            .mq
+            .consumer(queue)
+            .prefetch(1)
+            .start(move |_: Any| held.wait())
+            .unwrap();
+        stage.send(queue, "runs", 1);
+        wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+    }
+    let timeout = drain_timeout(stage.mq.close_within(secs(0.5)));
+    assert_eq!(
+        timeout.to_string(),
+        "the drain did not finish within 0.5s: 3 deliveries were left unsettled and will be redelivered — \
+         a (1), b (2)"
+    );
+    assert_eq!(stranded(&timeout), [("a", 1), ("b", 2)]);
+    let debug = format!("{timeout:?}");
+    assert!(
+        debug.contains("running_for") && debug.contains("runs"),
+        "{debug}"
+    );
+    let error = Error::from(timeout.clone());
+    assert_eq!(error.to_string(), timeout.to_string());
+    assert_eq!(error.drain_timeout(), Some(&timeout));
+    stage.raw.wait_for_count("a", 1, LIMIT);
+    stage.raw.wait_for_count("b", 2, LIMIT);
+}
+
+#[test]
+fn handlers_that_return_before_the_deadline_are_settled_as_always() {
+    let stage = Stage::new();
+    let gate = Gate::new();
+    let held = gate.held();
+    // A delay of zero is the only retry in the consumer that a drain lets through.
+    let at_once = RetryPolicy::fixed(9, Duration::ZERO).unwrap();
+    let consumer = stage
+        .mq
+        .consumer(Q)
+        .concurrency(4)
+        .retry_policy(at_once)
+        .start(move |message: Any| {
+            held.wait();
+            match message.id() {
+                "accept" => rungmq::Ack::accept(),
+                "reject" => rungmq::Ack::reject("no"),
+                "park" => rungmq::Ack::park("later"),
+                _ => rungmq::Ack::retry("again"),
+            }
+        })
+        .unwrap();
+    for id in ["accept", "reject", "park", "retry"] {
+        stage.send(Q, id, 2);
+    }
+    wait_until(LIMIT, "all run", || consumer.in_flight() == 4);
+    let closing = closing(&stage.mq, secs(20));
+    gate.open();
+    closing.join().unwrap().unwrap();
+    for outcome in ["acked", "rejected", "parked", "retried"] {
+        assert_eq!(stage.outcomes(Q, outcome), 1, "{outcome}");
+    }
+    stage.comes_back(Q, &[("retry", 3)]);
+    stage.comes_back("orders.new.dlq", &[("reject", 2)]);
+    stage.comes_back("orders.new.parked", &[("park", 2)]);
+}
+
+#[test]
+fn in_flight_counts_running_waiting_and_copying_deliveries_but_no_unstarted_ones() {
+    let vhost = Vhost::new();
+    let proxy = crate::harness::Proxy::to(vhost.node());
+    let url = proxy.url_for(vhost.name());
+    let stage = Stage::over(vhost, &url);
+    // The publishing connection stands before the proxy holds everything back.
+    stage.mq.publish("", "nowhere", &1).unwrap();
+    let (running, copying) = (Gate::new(), Gate::new());
+    let (until, copied) = (running.held(), copying.held());
+    let consumer = stage
+        .mq
+        .consumer(Q)
+        .retry_policy(long_wait())
+        .retry_threshold(Duration::ZERO)
+        .concurrency(2)
+        .start(move |message: Any| match message.id() {
+            "waits" => rungmq::Ack::retry("not yet"),
+            "copies" => {
+                copied.wait();
+                rungmq::Ack::reject("no")
+            }
+            _ => {
+                until.wait();
+                rungmq::Ack::accept()
+            }
+        })
+        .unwrap();
+    assert_eq!(consumer.in_flight(), 0);
+    for id in ["waits", "copies", "runs", "unstarted"] {
+        stage.send(Q, id, 1);
+    }
+    wait_until(LIMIT, "three are in flight", || consumer.in_flight() == 3);
+    proxy.pause();
+    copying.open();
+    // The next one takes the place of the one whose copy is on its way.
+    wait_until(LIMIT, "four are in flight", || consumer.in_flight() == 4);
+    holds_for(secs(0.3), "the copy counts", || consumer.in_flight() == 4);
+    proxy.resume();
+    wait_until(LIMIT, "the copy has landed", || consumer.in_flight() == 3);
+    running.open();
+    wait_until(LIMIT, "two are handled", || consumer.in_flight() == 1);
+    stage.mq.close_within(secs(20)).unwrap();
+    assert_eq!(consumer.in_flight(), 0);
+    stage.comes_back(Q, &[("waits", 1)]);
+}

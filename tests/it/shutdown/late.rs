@@ -1,0 +1,399 @@
+//! Handlers that outlive the deadline, and copies that are on their way when it is set.
+
+use std::time::Duration;
+
+use rungmq::{Ack, FatalError};
+
+use super::*;
+use crate::harness::wait::{let_pass, timed};
+use crate::harness::{Proxy, holds_for};
+
+/// One queue for each way a delivery may end; its name says what its handler answers.
+const WAYS: [&str; 9] = [
+    "accept", "short", "at-once", "rung", "give-up", "reject", "fatal", "park", "panic",
+];
+
+/// Consumes `queue` as its name says. Handlers wait for `held` first.
+#[track_caller]
+fn consume(mq: &Connection, queue: &'static str, held: &Held, started: &Log) -> Consumer {
+    let policy = match queue {
+        "short" => RetryPolicy::fixed(9, secs(0.3)),
+        "at-once" => RetryPolicy::fixed(9, Duration::ZERO),
+        "rung" => RetryPolicy::fixed(9, secs(3600)),
+        _ => RetryPolicy::fixed(3, secs(0.3)),
+    };
+    let (held, log) = (held.clone(), started.clone());
+    mq.consumer(queue)
+        .retry_policy(policy.unwrap())
+        .start(move |_: Any| -> Result<Ack, FatalError> {
+            log.add(queue);
+            held.wait();
+            match queue {
+                "accept" => Ok(Ack::accept()),
+                "reject" => Ok(Ack::reject("no")),
+                "park" => Ok(Ack::park("later")),
+                "fatal" => Err(FatalError::new("never")),
+                "panic" => panic!("late"),
+                _ => Ok(Ack::retry("again")),
+            }
+        })
+        .unwrap()
+}
+
+/// The attempt that the messages have: the last one where the handler gives up by it.
+fn attempt(queue: &str) -> i64 {
+    if matches!(queue, "give-up" | "panic") {
+        3
+    } else {
+        2
+    }
+}
+
+/// Starts a handler on every queue, all of them held by `held`.
+#[track_caller]
+fn all_ways(stage: &Stage, held: &Held) -> Vec<Consumer> {
+    let started = Log::default();
+    let consumers = WAYS
+        .iter()
+        .map(|queue| {
+            stage.raw.classic(queue);
+            stage.send(queue, "late", attempt(queue));
+            consume(&stage.mq, queue, held, &started)
+        })
+        .collect();
+    started.wait_for(WAYS.len());
+    consumers
+}
+
+/// The late handlers have returned: nothing anywhere but what the broker had back by itself.
+#[track_caller]
+fn nothing_came_of_it(stage: &Stage) {
+    for queue in WAYS {
+        stage.wait_for_outcomes(queue, "discarded", 1);
+        for outcome in ["acked", "retried", "rejected", "dead_lettered", "parked"] {
+            assert_eq!(stage.outcomes(queue, outcome), 0, "{queue} {outcome}");
+        }
+    }
+}
+
+/// Messages in all queues, by name, those that are out included.
+#[track_caller]
+fn everywhere(stage: &Stage) -> Vec<(String, u64)> {
+    let mut counts = stage.elsewhere("");
+    counts.sort();
+    counts
+}
+
+fn one_each() -> Vec<(String, u64)> {
+    let mut ways: Vec<_> = WAYS.iter().map(|way| ((*way).to_owned(), 1)).collect();
+    ways.sort();
+    ways
+}
+
+#[test]
+fn the_outcome_of_a_handler_that_outlives_close_is_thrown_away_on_every_path() {
+    let stage = Stage::new();
+    let gate = Gate::new();
+    let _consumers = all_ways(&stage, &gate.held());
+    let timeout = drain_timeout(in_time(secs(0.3), || stage.mq.close_within(secs(0.3))));
+    assert_eq!(timeout.deliveries().len(), WAYS.len());
+    for queue in WAYS {
+        assert_eq!(timeout.stranded()[queue], 1, "{queue}");
+        stage.raw.wait_for_count(queue, 1, LIMIT);
+    }
+    gate.open();
+    nothing_came_of_it(&stage);
+    holds_for(secs(0.3), "no copy anywhere", || {
+        everywhere(&stage) == one_each()
+    });
+    for queue in WAYS {
+        stage.comes_back(queue, &[("late", attempt(queue))]);
+    }
+}
+
+/// Case 23, for every path, and in two ways: on a new connection, and on the same one.
+#[track_caller]
+fn late_while_others_consume(stop: impl FnOnce(&Stage, &[Consumer]) -> (Connection, Registry)) {
+    let stage = Stage::new();
+    let gate = Gate::new();
+    let consumers = all_ways(&stage, &gate.held());
+    let (mq, registry) = stop(&stage, &consumers);
+
+    // The new consumers have their own deliveries out, under the same tags, when the late outcomes come.
+    let (seen, again) = (Log::default(), Gate::new());
+    let anew: Vec<_> = WAYS
+        .iter()
+        .map(|queue| {
+            let (log, held) = (seen.clone(), again.held());
+            mq.consume(queue, move |message: Any| {
+                log.add(format!(
+                    "{queue} {} {}",
+                    message.attempt(),
+                    message.redelivered()
+                ));
+                held.wait();
+            })
+            .unwrap()
+        })
+        .collect();
+    seen.wait_for(WAYS.len());
+    gate.open();
+    for queue in WAYS {
+        stage.wait_for_outcomes(queue, "discarded", 1);
+    }
+    // An acknowledgement by a late handler would take the new consumers' delivery off the queue.
+    holds_for(secs(0.3), "the messages are out", || {
+        everywhere(&stage) == one_each()
+    });
+    again.open();
+    for queue in WAYS {
+        wait_until(LIMIT, "the redelivery is acknowledged", || {
+            outcomes(&registry, queue, "acked") == 1
+        });
+    }
+    wait_until(LIMIT, "nothing is left anywhere", || {
+        everywhere(&stage).is_empty()
+    });
+    let mut expected: Vec<_> = WAYS
+        .iter()
+        .map(|queue| format!("{queue} {} true", attempt(queue)))
+        .collect();
+    let mut found = seen.lines();
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
+    // An unknown delivery tag would have closed a channel.
+    assert!(mq.is_running() && anew.iter().all(Consumer::is_running));
+    mq.close().unwrap();
+}
+
+#[test]
+fn a_late_handler_does_nothing_to_a_new_connection_of_the_process() {
+    late_while_others_consume(|stage, _| {
+        drain_timeout(stage.mq.close_within(secs(0.3)));
+        counted(&stage.vhost.url())
+    });
+}
+
+#[test]
+fn a_late_handler_of_a_cancelled_consumer_does_nothing_to_its_connection() {
+    late_while_others_consume(|stage, consumers| {
+        for consumer in consumers {
+            drain_timeout(consumer.cancel(Duration::ZERO));
+        }
+        (stage.mq.clone(), stage.registry.clone())
+    });
+}
+
+#[test]
+fn a_wait_that_is_cut_copies_nothing_and_gives_its_message_back_at_once() {
+    for close in [true, false] {
+        let stage = Stage::new();
+        let consumer = stage
+            .mq
+            .consumer(Q)
+            .retry_policy(long_wait())
+            .retry_threshold(Duration::ZERO)
+            .start(|_: Any| Err::<(), _>("not yet"))
+            .unwrap();
+        for id in ["1", "2", "3"] {
+            stage.send(Q, id, 7);
+        }
+        wait_until(LIMIT, "three wait", || consumer.in_flight() == 3);
+        wait_until(LIMIT, "all have failed", || {
+            stage.raw.count(Q) == 0 && consumer.in_flight() == 3
+        });
+        let (result, took) = timed(|| {
+            if close {
+                stage.mq.close_within(secs(20))
+            } else {
+                consumer.cancel(secs(20))
+            }
+        });
+        result.unwrap();
+        assert!(took < secs(5), "{took:?}");
+        assert_eq!(stage.outcomes(Q, "handed_back"), 3);
+        let labels = [("queue", Q), ("reason", "drain")];
+        let snapshot = stage.registry.snapshot();
+        assert_eq!(snapshot.counter("acemq.retry.handed.back", &labels), 3);
+        assert_eq!(stage.elsewhere(Q), []);
+        stage.comes_back(Q, &[("1", 7), ("2", 7), ("3", 7)]);
+    }
+}
+
+/// A short retry that is decided while the drain runs does not begin to wait.
+#[test]
+fn a_handler_that_fails_during_the_drain_gives_its_message_back_without_a_wait() {
+    let stage = Stage::new();
+    let gate = Gate::new();
+    let held = gate.held();
+    let consumer = stage
+        .mq
+        .consumer(Q)
+        .retry_policy(long_wait())
+        .retry_threshold(Duration::ZERO)
+        .start(move |_: Any| {
+            held.wait();
+            Err::<(), _>("not yet")
+        })
+        .unwrap();
+    stage.send(Q, "1", 7);
+    wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+    let closing = closing(&stage.mq, secs(20));
+    gate.open();
+    let (result, took) = timed(|| closing.join().unwrap());
+    result.unwrap();
+    assert!(took < secs(5), "{took:?}");
+    assert_eq!(stage.outcomes(Q, "handed_back"), 1);
+    stage.comes_back(Q, &[("1", 7)]);
+}
+
+/// A stage whose library speaks through a proxy, with both connections made.
+fn through_a_proxy() -> (Stage, Proxy) {
+    let vhost = Vhost::new();
+    let proxy = Proxy::to(vhost.node());
+    let url = proxy.url_for(vhost.name());
+    let stage = Stage::over(vhost, &url);
+    stage.mq.publish("", "nowhere", &1).unwrap();
+    (stage, proxy)
+}
+
+#[test]
+fn a_dead_letter_that_is_on_its_way_is_finished_within_the_deadline() {
+    let (stage, proxy) = through_a_proxy();
+    let gate = Gate::new();
+    let held = gate.held();
+    let consumer = stage
+        .mq
+        .consume(Q, move |_: Any| {
+            held.wait();
+            Ack::reject("no")
+        })
+        .unwrap();
+    stage.send(Q, "1", 2);
+    wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+    proxy.pause();
+    gate.open();
+    let closing = closing(&stage.mq, secs(20));
+    let_pass(secs(1));
+    assert!(!closing.is_finished());
+    proxy.resume();
+    closing.join().unwrap().unwrap();
+    assert_eq!(stage.outcomes(Q, "rejected"), 1);
+    assert_eq!(stage.raw.count(Q), 0);
+    stage.comes_back("orders.new.dlq", &[("1", 2)]);
+}
+
+#[test]
+fn a_dead_letter_whose_confirm_does_not_come_by_the_deadline_is_stranded() {
+    let (stage, proxy) = through_a_proxy();
+    let gate = Gate::new();
+    let held = gate.held();
+    let consumer = stage
+        .mq
+        .consume(Q, move |_: Any| {
+            held.wait();
+            Ack::reject("no")
+        })
+        .unwrap();
+    stage.send(Q, "1", 2);
+    wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+    // The copy reaches the broker; its confirm does not reach us.
+    proxy.swallow(crate::harness::Way::ToClient);
+    gate.open();
+    stage.raw.wait_for_count("orders.new.dlq", 1, LIMIT);
+    let timeout = drain_timeout(in_time(secs(1), || stage.mq.close_within(secs(1))));
+    assert_eq!(stranded(&timeout), [(Q, 1)]);
+    assert_eq!(timeout.deliveries()[0].message_id, "1");
+    // Doubled, as it must be where nobody knows: never lost.
+    stage.comes_back(Q, &[("1", 2)]);
+    stage.comes_back("orders.new.dlq", &[("1", 2)]);
+}
+
+#[test]
+fn a_cancelled_consumer_says_that_a_copy_had_no_confirm_by_its_deadline() {
+    let (stage, proxy) = through_a_proxy();
+    let gate = Gate::new();
+    let held = gate.held();
+    let consumer = stage
+        .mq
+        .consume(Q, move |_: Any| {
+            held.wait();
+            Ack::reject("no")
+        })
+        .unwrap();
+    stage.send(Q, "1", 2);
+    wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+    proxy.swallow(crate::harness::Way::ToClient);
+    gate.open();
+    stage.raw.wait_for_count("orders.new.dlq", 1, LIMIT);
+    let timeout = drain_timeout(in_time(secs(1), || consumer.cancel(secs(1))));
+    assert_eq!(stranded(&timeout), [(Q, 1)]);
+    drop(stage.mq.close_within(Duration::ZERO));
+}
+
+/// The channel's polite close is what hangs here: the cancel was answered before the broker fell silent.
+#[test]
+fn a_cancel_says_the_same_when_the_broker_falls_silent_in_the_middle_of_it() {
+    let (stage, proxy) = through_a_proxy();
+    let gate = Gate::new();
+    let held = gate.held();
+    let consumer = stage
+        .mq
+        .consume(Q, move |_: Any| {
+            held.wait();
+            Ack::reject("no")
+        })
+        .unwrap();
+    stage.send(Q, "1", 2);
+    wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+    stage.send(Q, "unstarted", 2);
+    wait_until(LIMIT, "it is out", || stage.raw.count(Q) == 0);
+    let (cancelled, took) = timed(|| {
+        let cancelling = cancelling(&consumer, secs(2));
+        // It goes back after the cancel was answered.
+        stage.raw.wait_for_count(Q, 1, LIMIT);
+        proxy.swallow(crate::harness::Way::ToClient);
+        gate.open();
+        cancelling.join().unwrap()
+    });
+    assert!(took < secs(2) + GRACE, "{took:?}");
+    assert_eq!(stranded(&drain_timeout(cancelled)), [(Q, 1)]);
+    assert_eq!(stage.raw.count("orders.new.dlq"), 1);
+    drop(stage.mq.close_within(Duration::ZERO));
+    stage.comes_back(Q, &[("1", 2), ("unstarted", 2)]);
+}
+
+/// The publishing connection is still being opened when the deadline passes.
+#[test]
+fn a_copy_that_was_not_written_by_the_deadline_is_never_written() {
+    let vhost = Vhost::new();
+    let proxy = Proxy::to(vhost.node());
+    let url = proxy.url_for(vhost.name());
+    let stage = Stage::over(vhost, &url);
+    let gate = Gate::new();
+    let held = gate.held();
+    let consumer = stage
+        .mq
+        .consume(Q, move |_: Any| {
+            held.wait();
+            Ack::reject("no")
+        })
+        .unwrap();
+    stage.send(Q, "1", 2);
+    wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+    let connections = proxy.accepted();
+    proxy.pause();
+    gate.open();
+    wait_until(LIMIT, "the copy is on its way", || {
+        proxy.accepted() > connections
+    });
+    let timeout = drain_timeout(in_time(secs(0.5), || consumer.cancel(secs(0.5))));
+    assert_eq!(stranded(&timeout), [(Q, 1)]);
+    proxy.resume();
+    stage.raw.wait_for_count(Q, 1, LIMIT);
+    // This goes the way that the copy would have gone before it.
+    stage.mq.publish("", "nowhere", &1).unwrap();
+    assert_eq!(stage.raw.count("orders.new.dlq"), 0);
+    stage.comes_back(Q, &[("1", 2)]);
+}
