@@ -134,7 +134,7 @@ impl Connection {
             metrics: builder.metrics.clone(),
             call_timeout: limit,
         };
-        let status = Status::new(commands.0.clone(), uplink.clone());
+        let status = Status::new(commands.0.clone(), uplink.clone(), services.clock.clone());
         let (first, longest) = builder.recovery_backoff;
         let supervisor = Supervisor {
             commands,

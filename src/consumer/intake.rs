@@ -67,7 +67,7 @@ impl<'a> Intake<'a> {
                 &shared.pool,
                 memory,
                 channel,
-                shared.begin_generation(),
+                shared.begin_generation(&context.uplink.link),
                 (report, answer, find),
             ),
             draining: None,

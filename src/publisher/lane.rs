@@ -85,7 +85,9 @@ impl Lane {
     }
 
     fn write_on(&mut self, channel: &dyn Channel) -> Result<(), Failure> {
-        while let Some(job) = self.next_job() {
+        while !self.waits_for_silence()
+            && let Some(job) = self.next_job()
+        {
             if !is_wanted(&job.waiter) {
                 continue;
             }
@@ -98,6 +100,15 @@ impl Lane {
             written?;
         }
         Ok(())
+    }
+
+    /// Whether the next copy's own connection is silent: it is not written until that has spoken again, or has died.
+    pub(super) fn waits_for_silence(&self) -> bool {
+        let next = self.suspects.front().or(self.waiting.front());
+        next.is_some_and(|job| match &job.waiter {
+            Waiter::Consumer { generation, .. } => generation.is_live() && generation.is_silent(),
+            Waiter::Caller(_) => false,
+        })
     }
 
     fn next_job(&mut self) -> Option<Job> {

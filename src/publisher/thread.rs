@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 /// Before the next attempt to open the publishing link.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How often a connection that has fallen silent is looked at.
+const SILENCE_LOOK: Duration = Duration::from_millis(200);
 
 /// The publishing link as it comes from the thread that opened it.
 pub(super) type Opening = Result<Opened, String>;
@@ -116,7 +118,12 @@ impl PublisherThread {
             State::Absent { not_before } if self.is_needed() => not_before,
             _ => None,
         };
+        let silence = self
+            .copies
+            .waits_for_silence()
+            .then(|| monotonic() + SILENCE_LOOK);
         let limits = [
+            silence,
             self.copies.next_limit(),
             self.publishes.next_limit(),
             retry,
@@ -233,12 +240,19 @@ impl PublisherThread {
     }
 
     fn expire(&mut self) {
+        let mut late = self.publishes.expire();
         if self.blocked.is_none() {
-            for (waiter, since) in self.copies.expire() {
-                self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Timeout));
-            }
+            late.extend(self.copies.expire());
         }
-        for (waiter, since) in self.publishes.expire() {
+        // A link that has said nothing since they were written is given up before their messages go back: what is still
+        // under way must not arrive after that.
+        if let State::Ready(link) = &self.state
+            && !late.is_empty()
+            && link.activity().last_read().elapsed() >= self.settings.confirm_timeout
+        {
+            link.kill();
+        }
+        for (waiter, since) in late {
             self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Timeout));
         }
         for which in [Which::Copies, Which::Publishes] {

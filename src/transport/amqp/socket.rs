@@ -19,14 +19,14 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn plain(tcp: TcpStream) -> Result<Self, String> {
+    pub(super) fn plain(tcp: TcpStream, activity: Activity) -> Result<Self, String> {
         Ok(Self {
             wire: Wire {
                 tcp: non_blocking(tcp)?,
                 #[cfg(feature = "tls")]
                 tls: None,
             },
-            guard: Guard::new(),
+            guard: Guard::new(activity),
             login: None,
         })
     }
@@ -38,6 +38,7 @@ impl Socket {
         config: std::sync::Arc<rustls::ClientConfig>,
         host: &str,
         limit: std::time::Instant,
+        activity: Activity,
     ) -> Result<Self, String> {
         let session = super::tls::Session::handshake(&tcp, config, host, limit)?;
         Ok(Self {
@@ -45,7 +46,7 @@ impl Socket {
                 tcp: non_blocking(tcp)?,
                 tls: Some(session),
             },
-            guard: Guard::new(),
+            guard: Guard::new(activity),
             login: None,
         })
     }
@@ -58,10 +59,6 @@ impl Socket {
     /// The negotiated `frame_max`: amiquip does not show it, and a copy must fit it.
     pub(super) fn frame_max(&self) -> FrameMax {
         self.guard.frame_max()
-    }
-
-    pub(super) fn activity(&self) -> Activity {
-        self.guard.activity()
     }
 }
 
