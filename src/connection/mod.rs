@@ -127,6 +127,7 @@ impl Connection {
             confirm_timeout: builder.confirm_timeout,
             connect_timeout: limit,
             view: Arc::default(),
+            writing: Arc::default(),
         })
         .map_err(no_thread)?;
         let services = Services {

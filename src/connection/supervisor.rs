@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 const AFTER_KILL: Duration = Duration::from_millis(300);
 /// How often a broker without heartbeats is asked whether it is there.
 const PROBE_INTERVAL: Duration = Duration::from_secs(30);
+/// How often the publisher's writes are watched.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) enum Command {
     /// From the link of that number; an old one's changes nothing.
@@ -81,6 +83,7 @@ impl Supervisor {
             failed_attempts: 0,
             retry: never(),
             probe: tick(PROBE_INTERVAL),
+            watch: tick(WATCH_INTERVAL),
         };
         thread::Builder::new()
             .name("rungmq-supervisor".to_owned())
@@ -100,6 +103,8 @@ struct Supervision {
     retry: Receiver<Instant>,
     /// When to ask a broker that sends no heartbeats whether it is there.
     probe: Receiver<Instant>,
+    /// When to look at a write that may be stuck.
+    watch: Receiver<Instant>,
 }
 
 impl Supervision {
@@ -109,6 +114,10 @@ impl Supervision {
                 recv(self.supervisor.commands.1) -> command => command,
                 recv(self.retry) -> _ => {
                     self.dial();
+                    continue;
+                }
+                recv(self.watch) -> _ => {
+                    self.supervisor.publisher.give_up_stuck_write();
                     continue;
                 }
                 recv(self.probe) -> _ => {

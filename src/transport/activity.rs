@@ -1,4 +1,4 @@
-//! When a socket last received something, for whoever judges whether the broker is still there.
+//! When a socket last received or took something, for whoever judges whether the broker is still there.
 
 use crate::clock::monotonic;
 use std::sync::Arc;
@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug)]
 pub(crate) struct Activity {
     opened: Instant,
-    /// Nanoseconds from `opened`.
+    /// Nanoseconds from `opened`, as the next one.
     last_read: Arc<AtomicU64>,
+    last_write: Arc<AtomicU64>,
     heartbeat: Duration,
 }
 
@@ -21,15 +22,29 @@ impl Activity {
         Self {
             opened: monotonic(),
             last_read: Arc::default(),
+            last_write: Arc::default(),
             heartbeat,
         }
     }
 
     /// Takes note of bytes that have just arrived.
     pub(crate) fn note_read(&self) {
+        self.last_read.store(self.nanos(), Ordering::Release);
+    }
+
+    /// Takes note of bytes that the socket has just taken.
+    pub(crate) fn note_write(&self) {
+        self.last_write.store(self.nanos(), Ordering::Release);
+    }
+
+    fn nanos(&self) -> u64 {
         let since_opened = monotonic().saturating_duration_since(self.opened);
-        let nanos = u64::try_from(since_opened.as_nanos()).unwrap_or(u64::MAX);
-        self.last_read.store(nanos, Ordering::Release);
+        u64::try_from(since_opened.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// When the socket last took bytes; when it was opened, if it took none.
+    pub(crate) fn last_write(&self) -> Instant {
+        self.opened + Duration::from_nanos(self.last_write.load(Ordering::Acquire))
     }
 
     /// When bytes last arrived; when the socket was opened, if none did.

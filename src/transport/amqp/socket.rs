@@ -14,6 +14,7 @@ use std::net::TcpStream;
 pub(super) struct Socket {
     wire: Wire,
     guard: Guard,
+    activity: Activity,
     /// Until it has been sent.
     login: Option<Login>,
 }
@@ -26,7 +27,8 @@ impl Socket {
                 #[cfg(feature = "tls")]
                 tls: None,
             },
-            guard: Guard::new(activity),
+            guard: Guard::new(activity.clone()),
+            activity,
             login: None,
         })
     }
@@ -46,7 +48,8 @@ impl Socket {
                 tcp: non_blocking(tcp)?,
                 tls: Some(session),
             },
-            guard: Guard::new(activity),
+            guard: Guard::new(activity.clone()),
+            activity,
             login: None,
         })
     }
@@ -75,6 +78,20 @@ impl Read for Socket {
 
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.write_login_or(bytes)?;
+        if written > 0 {
+            self.activity.note_write();
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.wire.flush()
+    }
+}
+
+impl Socket {
+    fn write_login_or(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some((filled, end)) = self.login.as_ref().and_then(|login| login.fill_in(bytes)) else {
             return self.wire.write(bytes);
         };
@@ -85,10 +102,6 @@ impl Write for Socket {
             login.wrote(written, end);
         }
         Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.wire.flush()
     }
 }
 
