@@ -211,6 +211,8 @@ impl PublisherThread {
         self.proven.clear();
         self.refuse_callers(&format!("the connection was lost: {reason}"));
         self.blocked = None;
+        // What that link still has to say comes too late, and must not be taken for the next one's.
+        self.number += 1;
         self.down = Some(reason.to_owned());
         self.backoff.lasted(self.opened_at.elapsed());
         let not_before = if self.backoff.is_fresh() {
