@@ -116,6 +116,11 @@ impl Supervision {
                     self.dial();
                     continue;
                 }
+                recv(self.supervisor.publisher_ended) -> _ => {
+                    // Only a panic of its own ends it before a close: nothing could be retried or set aside any more.
+                    self.supervisor.status.lose("the publisher thread has ended");
+                    return self.give_up();
+                }
                 recv(self.watch) -> _ => {
                     self.supervisor.publisher.give_up_stuck_write();
                     continue;

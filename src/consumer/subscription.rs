@@ -1,6 +1,6 @@
 //! The consumer thread's life: declare, subscribe, serve, and again after every loss, until it is stopped.
 
-use super::handler::Handler;
+use super::handler::{Handler, panicked};
 use super::intake::{Ending, Intake};
 use super::pool::{Pool, Work};
 use super::settling::Memory;
@@ -11,6 +11,7 @@ use crate::link::{Backoff, Over, Uplink};
 use crate::metrics::Subscribed;
 use crate::retry::Rung;
 use crate::shutdown::Deadline;
+use crate::transport::Failure;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 use log::{info, warn};
 use parking_lot::Mutex;
@@ -126,13 +127,24 @@ enum Next {
 
 impl ConsumerThread {
     fn run(mut self, uplink: Uplink) {
-        let served = catch_unwind(AssertUnwindSafe(|| self.serve(uplink)));
+        self.serve(uplink);
         self.shared.running.store(false, Ordering::Release);
-        if served.is_err() {
-            let label = &self.settings.label;
-            warn!("{label}: the consumer thread panicked, which counts as the loss of its channel");
-        }
         self.shared.pool.close();
+    }
+
+    /// A panic of our own counts as the death of the channel.
+    fn attempt(&mut self, uplink: &Uplink) -> Result<Ending, Error> {
+        let attempted = catch_unwind(AssertUnwindSafe(|| self.subscribe_and_serve(uplink)));
+        attempted.unwrap_or_else(|panic| {
+            if let Some(generation) = &*self.shared.generation.lock() {
+                generation.end();
+            }
+            self.shared.pool.take_back();
+            Ok(Ending::Died(Failure::Lost(format!(
+                "the consumer thread {}",
+                panicked(panic)
+            ))))
+        })
     }
 
     fn serve(&mut self, mut uplink: Uplink) {
@@ -140,7 +152,7 @@ impl ConsumerThread {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let began = clock.now();
-            let trouble = match self.subscribe_and_serve(&uplink) {
+            let trouble = match self.attempt(&uplink) {
                 Ok(Ending::Drained(_)) => {
                     info!("{}: consuming ended", self.settings.label);
                     return;

@@ -1,7 +1,7 @@
 //! Making links: each attempt in a thread of its own, because a name look-up cannot be interrupted.
 
 use crate::clock::monotonic;
-use crate::transport::{Dialled, KillSwitch, Transport};
+use crate::transport::{Dialled, KillSwitch, Transport, WeakSwitch};
 use crossbeam_channel::bounded;
 use parking_lot::Mutex;
 use std::fmt;
@@ -29,7 +29,7 @@ pub(crate) struct Sockets(Arc<Mutex<Switches>>);
 
 #[derive(Debug, Default)]
 struct Switches {
-    armed: Vec<KillSwitch>,
+    armed: Vec<WeakSwitch>,
     closed: bool,
 }
 
@@ -39,10 +39,8 @@ impl Sockets {
         if switches.closed {
             kill.throw();
         } else {
-            // Two sockets live at a time; what came before them is dead, and throwing its switch again is harmless.
-            let surplus = switches.armed.len().saturating_sub(7);
-            switches.armed.drain(..surplus);
-            switches.armed.push(kill);
+            switches.armed.retain(WeakSwitch::is_alive);
+            switches.armed.push(kill.weak());
         }
     }
 

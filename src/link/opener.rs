@@ -51,6 +51,7 @@ impl Link {
             link: dialled.link,
             requests: inbox,
             reason: reason.clone(),
+            _kill: dialled.kill.clone(),
             _over: over,
         };
         thread::Builder::new()
@@ -126,6 +127,8 @@ struct Opener {
     link: Box<dyn transport::Link>,
     requests: Receiver<Request>,
     reason: Arc<Mutex<Option<String>>>,
+    /// So that the switch can be thrown for as long as this thread may be stuck in a call.
+    _kill: KillSwitch,
     _over: Over,
 }
 
