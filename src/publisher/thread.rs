@@ -213,7 +213,7 @@ impl PublisherThread {
         self.blocked = None;
         self.down = Some(reason.to_owned());
         self.backoff.lasted(self.opened_at.elapsed());
-        let not_before = if self.backoff.is_fresh() {
+        let not_before = if self.backoff.needs_no_pause() {
             None
         } else {
             monotonic().checked_add(self.backoff.pause(rand::random()))
