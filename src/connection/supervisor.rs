@@ -177,10 +177,12 @@ impl Supervision {
         self.down_since = supervisor.clock.now();
         let life = self.down_since.saturating_duration_since(self.up_since);
         supervisor.backoff.lasted(life);
+        // The end of a link may be heard before its beginning, which must not count any more then.
+        self.number += 1;
         if supervisor.attempts == Some(0) {
             return;
         }
-        if supervisor.backoff.is_fresh() {
+        if supervisor.backoff.needs_no_pause() {
             self.dial();
         } else {
             self.pause();

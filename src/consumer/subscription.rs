@@ -1,6 +1,6 @@
 //! The consumer thread's life: declare, subscribe, serve, and again after every loss, until it is stopped.
 
-use super::handler::{Handler, panicked};
+use super::handler::Handler;
 use super::intake::{Ending, Intake};
 use super::pool::{Pool, Work};
 use super::settling::Memory;
@@ -132,27 +132,13 @@ impl ConsumerThread {
         self.shared.pool.close();
     }
 
-    /// A panic of our own counts as the death of the channel.
-    fn attempt(&mut self, uplink: &Uplink) -> Result<Ending, Error> {
-        let attempted = catch_unwind(AssertUnwindSafe(|| self.subscribe_and_serve(uplink)));
-        attempted.unwrap_or_else(|panic| {
-            if let Some(generation) = &*self.shared.generation.lock() {
-                generation.end();
-            }
-            self.shared.pool.take_back();
-            Ok(Ending::Died(Failure::Lost(format!(
-                "the consumer thread {}",
-                panicked(panic)
-            ))))
-        })
-    }
-
     fn serve(&mut self, mut uplink: Uplink) {
         let clock = self.services.clock.clone();
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let began = clock.now();
-            let trouble = match self.attempt(&uplink) {
+            let ended = catch_unwind(AssertUnwindSafe(|| self.subscribe_and_serve(&uplink)));
+            let trouble = match ended.unwrap_or_else(|_| Err(self.panicked())) {
                 Ok(Ending::Drained(_)) => {
                     info!("{}: consuming ended", self.settings.label);
                     return;
@@ -173,6 +159,11 @@ impl ConsumerThread {
             warn!("{}: not consuming: {trouble}", self.settings.label);
             self.shared.running.store(false, Ordering::Release);
             *self.shared.trouble.lock() = Some(trouble);
+            if self.shared.pool.is_shut() {
+                // Whether it has come already or not: there was a stop.
+                *self.shared.end.lock() = Some(End::default());
+                return;
+            }
             match self.next(uplink, &mut backoff) {
                 Next::Again(next) => uplink = next,
                 Next::Stopped => {
@@ -181,6 +172,20 @@ impl ConsumerThread {
                 }
             }
         }
+    }
+
+    /// A panic on this thread counts as the loss of its channel.
+    fn panicked(&self) -> Error {
+        if let Some(generation) = &*self.shared.generation.lock() {
+            generation.end();
+        }
+        self.shared.pool.take_back();
+        self.services.publisher.look_again();
+        let action = format!("the queue {:?} was consumed", self.settings.queue);
+        Error::broker(
+            action,
+            Failure::Lost("the consumer thread panicked".to_owned()),
+        )
     }
 
     /// Waits until there is a link to subscribe over, the pause is over, and a handler could run.

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// More than any process waits, and far from every overflow.
+const MOST: Duration = Duration::from_secs(60 * 60 * 24 * 365);
+
 /// Pauses that double from the first to the longest, spread by a fifth both ways so that a fleet does not try in step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
@@ -9,21 +12,26 @@ pub(crate) struct Backoff {
     longest: Duration,
     next: Duration,
     last: Duration,
+    /// Nothing was tried since pauses began anew.
+    fresh: bool,
 }
 
 impl Backoff {
     pub(crate) fn new(first: Duration, longest: Duration) -> Self {
-        let longest = longest.max(first);
+        let longest = longest.max(first).min(MOST);
+        let first = first.min(MOST);
         Self {
             first,
             longest,
             next: first,
             last: Duration::ZERO,
+            fresh: true,
         }
     }
 
     /// The next pause; `uniform` is a random number from 0 to 1.
     pub(crate) fn pause(&mut self, uniform: f64) -> Duration {
+        self.fresh = false;
         self.last = self.next;
         self.next = self.next.saturating_mul(2).min(self.longest);
         self.last.mul_f64(0.8 + 0.4 * uniform.clamp(0.0, 1.0))
@@ -37,9 +45,10 @@ impl Backoff {
         }
     }
 
-    /// Whether nothing has failed since pauses began anew: the first try needs no pause.
-    pub(crate) fn is_fresh(&self) -> bool {
-        self.last.is_zero()
+    /// Whether the try that is due needs no pause: the first one since pauses began anew, even if it succeeds. What comes
+    /// up and goes down at once would be tried without end otherwise.
+    pub(crate) fn needs_no_pause(&mut self) -> bool {
+        std::mem::take(&mut self.fresh)
     }
 }
 
@@ -63,13 +72,29 @@ mod tests {
     #[test]
     fn begins_anew_only_after_a_life_longer_than_the_last_pause() {
         let mut backoff = Backoff::new(500 * MS, 30_000 * MS);
-        assert!(backoff.is_fresh());
+        assert!(backoff.needs_no_pause());
         pauses(&mut backoff, 3);
         backoff.lasted(1_999 * MS);
         assert_eq!(pauses(&mut backoff, 1), [4000]);
         backoff.lasted(4_001 * MS);
-        assert!(backoff.is_fresh());
+        assert!(backoff.needs_no_pause());
         assert_eq!(pauses(&mut backoff, 1), [500]);
+    }
+
+    #[test]
+    fn only_one_try_needs_no_pause_unless_what_it_brought_lasts() {
+        let mut backoff = Backoff::new(500 * MS, 30_000 * MS);
+        assert!(backoff.needs_no_pause());
+        backoff.lasted(10 * MS);
+        assert!(!backoff.needs_no_pause());
+        backoff.lasted(501 * MS);
+        assert!(backoff.needs_no_pause());
+    }
+
+    #[test]
+    fn pauses_without_end_do_not_overflow() {
+        let mut backoff = Backoff::new(Duration::MAX, Duration::MAX);
+        assert!(backoff.pause(1.0) >= MOST);
     }
 
     #[test]

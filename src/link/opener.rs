@@ -51,7 +51,7 @@ impl Link {
             link: dialled.link,
             requests: inbox,
             reason: reason.clone(),
-            _kill: dialled.kill.clone(),
+            kill: dialled.kill.clone(),
             _over: over,
         };
         thread::Builder::new()
@@ -127,8 +127,7 @@ struct Opener {
     link: Box<dyn transport::Link>,
     requests: Receiver<Request>,
     reason: Arc<Mutex<Option<String>>>,
-    /// So that the switch can be thrown for as long as this thread may be stuck in a call.
-    _kill: KillSwitch,
+    kill: KillSwitch,
     _over: Over,
 }
 
@@ -139,6 +138,8 @@ impl Opener {
             Ok(()) => "it was closed".to_owned(),
             Err(reason) => reason,
         };
+        // A client that gave up by itself has closed nothing yet, and the broker would keep what is unsettled.
+        self.kill.throw();
         debug!("connection ended: {reason}");
         *self.reason.lock() = Some(reason.clone());
         notify(LinkNotice::Gone(reason));

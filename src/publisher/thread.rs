@@ -121,9 +121,11 @@ impl PublisherThread {
             .copies
             .waits_for_silence()
             .then(|| monotonic() + SILENCE_LOOK);
+        // While the broker has blocked the connection nothing happens at a copy's limit.
+        let copies = self.copies.next_limit().filter(|_| self.blocked.is_none());
         let limits = [
             silence,
-            self.copies.next_limit(),
+            copies,
             self.publishes.next_limit(),
             self.trials.next_limit(),
             retry,
@@ -215,7 +217,7 @@ impl PublisherThread {
         self.number += 1;
         self.down = Some(reason.to_owned());
         self.backoff.lasted(self.opened_at.elapsed());
-        let not_before = if self.backoff.is_fresh() {
+        let not_before = if self.backoff.needs_no_pause() {
             None
         } else {
             monotonic().checked_add(self.backoff.pause(rand::random()))
@@ -262,14 +264,20 @@ impl PublisherThread {
 
     fn expire(&mut self) {
         let mut late = self.publishes.expire();
-        late.extend(self.trials.expire());
         if self.blocked.is_none() {
             late.extend(self.copies.expire());
+            // Whatever holds up the answer, the broker would have closed the channel long ago: the next to that exchange need
+            // not wait for each other.
+            if let Some(exchange) = self.trials.late_exchange() {
+                self.proven(exchange);
+            }
         }
+        late.extend(self.trials.expire());
         // A link that has said nothing since they were written is given up before their messages go back: what is still
         // under way must not arrive after that.
         if let State::Ready(link) = &self.state
             && !late.is_empty()
+            && self.blocked.is_none()
             && link.activity().last_read().elapsed() >= self.settings.confirm_timeout
         {
             link.kill();
@@ -277,8 +285,9 @@ impl PublisherThread {
         for (waiter, since) in late {
             self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Timeout));
         }
+        // A broker that reads nothing does not answer the close of a channel either.
         for which in LANES {
-            if self.lane(which).is_haunted() {
+            if self.blocked.is_none() && self.lane(which).is_haunted() {
                 self.replace_channel(which, "too many publishes have had no answer");
             }
         }
@@ -343,6 +352,8 @@ impl PublisherThread {
     /// Opens the publishing link on a thread of its own.
     fn open(&mut self) {
         self.number += 1;
+        // What an old link said late does not hold for the new one, and can never be taken back.
+        self.blocked = None;
         self.state = State::Opening;
         let (number, settings, commands) =
             (self.number, self.settings.clone(), self.commands.clone());

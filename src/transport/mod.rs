@@ -16,7 +16,7 @@ use crate::headers::Headers;
 use crate::properties::Properties;
 use crossbeam_channel::Select;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// A message body, shared by a delivery and the copies made of it.
@@ -161,34 +161,10 @@ impl KillSwitch {
     pub(crate) fn throw(&self) {
         (self.0)();
     }
-}
 
-impl KillSwitch {
-    /// A switch that is there for as long as somebody holds the socket's own.
-    pub(crate) fn weak(&self) -> WeakSwitch {
-        WeakSwitch(Arc::downgrade(&self.0))
-    }
-}
-
-/// A [`KillSwitch`] that keeps no socket's handle open.
-#[derive(Clone)]
-pub(crate) struct WeakSwitch(Weak<dyn Fn() + Send + Sync>);
-
-impl WeakSwitch {
-    pub(crate) fn is_alive(&self) -> bool {
-        self.0.strong_count() > 0
-    }
-
-    pub(crate) fn throw(&self) {
-        if let Some(kill) = self.0.upgrade() {
-            kill();
-        }
-    }
-}
-
-impl fmt::Debug for WeakSwitch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WeakSwitch")
+    /// Whether there is another holder of it.
+    pub(crate) fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 }
 

@@ -6,6 +6,7 @@
 )]
 
 mod bounds;
+mod breaking;
 mod conflicts;
 mod contract;
 mod delivery;

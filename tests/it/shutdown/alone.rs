@@ -14,7 +14,7 @@ const ALONE: &str = "RUNGMQ_TEST_ALONE";
 ///
 /// `prepare` runs on this side. It gives what the other side needs to know, and what must live until it has ended.
 #[track_caller]
-pub(super) fn alone<T>(name: &str, prepare: impl FnOnce() -> (String, T), body: impl FnOnce(&str)) {
+pub(crate) fn alone<T>(name: &str, prepare: impl FnOnce() -> (String, T), body: impl FnOnce(&str)) {
     if let Ok(argument) = std::env::var(ALONE) {
         return body(&argument);
     }
@@ -47,7 +47,7 @@ pub(super) fn library_threads() -> Vec<String> {
 }
 
 /// For a test that has a broker of its own on the other side.
-pub(super) fn nothing() -> (String, ()) {
+pub(crate) fn nothing() -> (String, ()) {
     (String::new(), ())
 }
 
