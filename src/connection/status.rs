@@ -6,7 +6,8 @@ use crate::error::Error;
 use crate::link::{Uplink, is_owner_thread};
 use crate::shutdown::Deadline;
 use crossbeam_channel::Sender;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::mem;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -62,6 +63,13 @@ impl Phase {
 }
 
 impl State {
+    /// The consumers that have ended. They are dropped without the lock: a handler that goes with them may hold the last
+    /// handle of this very connection.
+    fn take_ended(&mut self) -> Vec<Consumer> {
+        let has_ended = |consumer: &mut Consumer| consumer.has_ended();
+        self.consumers.extract_if(.., has_ended).collect()
+    }
+
     /// Whether callers of close may return.
     fn has_returned(&self) -> bool {
         self.quiet || self.phase.has_ended()
@@ -105,11 +113,13 @@ impl Status {
     /// Takes a consumer in. One that comes while the connection closes is stopped at once.
     pub(super) fn register(&self, consumer: &Consumer) {
         let mut state = self.0.state.lock();
-        state.consumers.retain(|known| !known.has_ended());
+        let ended = state.take_ended();
         state.consumers.push(consumer.clone());
         if !matches!(state.phase, Phase::Up | Phase::Down(_)) {
             consumer.stop(Deadline::within(Duration::ZERO));
         }
+        drop(state);
+        drop(ended);
     }
 
     /// Closes, and waits for it. The result goes to the first caller; whoever comes later finds the connection closed.
@@ -166,19 +176,21 @@ impl Status {
     }
 
     /// No handler starts any more once this has returned; the rest is the supervisor's.
-    fn begin(&self, state: &mut State, deadline: Deadline, timeout: Duration) {
+    fn begin(&self, state: &mut MutexGuard<'_, State>, deadline: Deadline, timeout: Duration) {
         if state.phase.has_ended() {
             return;
         }
-        if state.phase != Phase::Closing {
-            // What they left behind was said when they ended.
-            state.consumers.retain(|consumer| !consumer.has_ended());
-        }
+        // What they left behind was said when they ended.
+        let ended = match state.phase {
+            Phase::Closing => Vec::new(),
+            _ => state.take_ended(),
+        };
         state.phase = Phase::Closing;
         for consumer in &state.consumers {
             consumer.stop(deadline);
         }
         drop(self.0.commands.send(Command::Close { deadline, timeout }));
+        MutexGuard::unlocked(state, || drop(ended));
     }
 
     /// The link is gone; false when the connection is being closed anyway.
@@ -214,7 +226,9 @@ impl Status {
         state.phase = phase;
         state.uplink = None;
         state.result = result;
-        state.consumers.clear();
+        let ended = mem::take(&mut state.consumers);
         self.0.changed.notify_all();
+        drop(state);
+        drop(ended);
     }
 }
