@@ -110,7 +110,7 @@ impl Supervision {
                 }
                 Ok(Command::Dialled { number, result }) if number == self.number => match result {
                     Ok(uplink) => self.recovered(uplink),
-                    Err(error) => self.not_recovered(&error),
+                    Err(error) => self.not_recovered(&format!("no connection to {error}")),
                 },
                 Ok(Command::Notice { .. } | Command::Dialled { .. }) => {}
                 Ok(Command::Close { deadline, timeout }) => return self.close(deadline, timeout),
@@ -143,7 +143,7 @@ impl Supervision {
         if supervisor.attempts == Some(0) {
             return;
         }
-        if supervisor.backoff.is_fresh() {
+        if supervisor.backoff.is_at_once() {
             self.dial();
         } else {
             self.pause();
@@ -185,13 +185,14 @@ impl Supervision {
         let downtime = self.up_since.saturating_duration_since(self.down_since);
         info!("connected again after {downtime:?}");
         supervisor.status.recover(&uplink);
+        supervisor.publisher.try_now();
         supervisor.metrics.recovered(&Recovered::new(downtime));
         self.uplink = Some(uplink);
     }
 
-    fn not_recovered(&mut self, error: &DialError) {
-        warn!("no connection to {error}");
-        self.supervisor.status.lose(&error.to_string());
+    fn not_recovered(&mut self, reason: &str) {
+        warn!("not connected again: {reason}");
+        self.supervisor.status.lose(reason);
         self.failed_attempts += 1;
         if !self.has_given_up() {
             self.pause();

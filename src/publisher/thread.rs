@@ -16,10 +16,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Before the next attempt to open the publishing link.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
 /// The publishing link as it comes from the thread that opened it.
 pub(super) type Opening = Result<Opened, String>;
 
@@ -48,12 +44,12 @@ pub(super) fn start(
     let mut publisher = PublisherThread {
         copies: Lane::new(settings.confirm_timeout),
         publishes: Lane::new(settings.confirm_timeout),
+        backoff: settings.backoff,
         settings,
         inbox,
         commands,
         state: State::Absent { not_before: None },
         number: 0,
-        backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
         opened_at: monotonic(),
         down: None,
         blocked: None,
@@ -116,8 +112,13 @@ impl PublisherThread {
             State::Absent { not_before } if self.is_needed() => not_before,
             _ => None,
         };
+        // As long as it is blocked the clocks of copies stand still.
+        let copies = match self.blocked {
+            Some(_) => None,
+            None => self.copies.next_limit(),
+        };
         let limits = [
-            self.copies.next_limit(),
+            copies,
             self.publishes.next_limit(),
             retry,
             self.stopping.and_then(Deadline::instant),
@@ -136,6 +137,7 @@ impl PublisherThread {
                 None => self.publishes.push(job),
             },
             Command::LookAgain => {}
+            Command::TryNow => self.try_now(),
             Command::Opened(Ok(opened)) => self.opened(opened),
             Command::Opened(Err(reason)) => self.not_opened(&reason),
             Command::Notice { link, notice } if link == self.number => self.notice(notice),
@@ -180,6 +182,13 @@ impl PublisherThread {
         self.down = Some(reason.to_owned());
     }
 
+    fn try_now(&mut self) {
+        self.backoff.reset();
+        if let State::Absent { not_before } = &mut self.state {
+            *not_before = None;
+        }
+    }
+
     fn refuse_callers(&mut self, reason: &str) {
         for waiter in self.publishes.withdraw(|_| true) {
             waiter.answer(PublishResult::NotSent(reason.to_owned()));
@@ -200,7 +209,7 @@ impl PublisherThread {
         self.blocked = None;
         self.down = Some(reason.to_owned());
         self.backoff.lasted(self.opened_at.elapsed());
-        let not_before = if self.backoff.is_fresh() {
+        let not_before = if self.backoff.is_at_once() {
             None
         } else {
             monotonic().checked_add(self.backoff.pause(rand::random()))
@@ -296,6 +305,8 @@ impl PublisherThread {
     fn open(&mut self) {
         self.number += 1;
         self.state = State::Opening;
+        // Of a link that was blocked before it was ever ready.
+        self.blocked = None;
         let (number, settings, commands) =
             (self.number, self.settings.clone(), self.commands.clone());
         let opening = move || {
