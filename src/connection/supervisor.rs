@@ -126,7 +126,12 @@ impl Supervision {
         match notice {
             LinkNotice::Blocked(reason) => debug!("the consuming link is blocked: {reason}"),
             LinkNotice::Unblocked => debug!("the consuming link is unblocked"),
-            LinkNotice::Gone(reason) => self.lost(&reason),
+            LinkNotice::Gone(reason) if self.uplink.is_some() => self.lost(&reason),
+            LinkNotice::Gone(reason) => {
+                // It died before the dial that made it was taken in: that is told of a dead link, too late.
+                self.number += 1;
+                self.not_recovered(&reason);
+            }
         }
     }
 
@@ -325,3 +330,11 @@ impl Drain {
         shorter
     }
 }
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests;
