@@ -23,6 +23,7 @@ mod opening;
 mod permissions;
 mod publish_outcomes;
 mod publish_trouble;
+mod recovery;
 mod rungs;
 mod setting_aside;
 mod shutdown;
