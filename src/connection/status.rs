@@ -139,12 +139,19 @@ impl Status {
         if is_owner_thread() {
             return Err(Error::OwnThread);
         }
-        do_not_wait_for_this_handler();
+        let unwaited = do_not_wait_for_this_handler();
         let _ended;
         let mut state = self.0.state.lock();
+        let of_another = !state
+            .consumers
+            .iter()
+            .any(|consumer| consumer.has_handler(&unwaited));
         _ended = self.begin(&mut state, deadline, timeout);
         while !state.has_returned() {
             self.0.changed.wait(&mut state);
+        }
+        if of_another {
+            unwaited.lift();
         }
         state.result.take().unwrap_or(Ok(()))
     }
@@ -154,7 +161,7 @@ impl Status {
             return Err(Error::OwnThread);
         }
         // A main thread ends the process with this, so it waits for what a handler does after its own close, too.
-        let in_handler = do_not_wait_for_this_handler();
+        let in_handler = do_not_wait_for_this_handler().is_in_handler();
         let mut state = self.0.state.lock();
         while !(state.phase.has_ended() || in_handler && state.quiet) {
             self.0.changed.wait(&mut state);

@@ -322,3 +322,26 @@ fn copies_without_an_answer_under_an_alarm_cost_no_time() {
         assert!(took < secs(0.5), "{took:?} in 2 s");
     });
 }
+
+#[test]
+fn a_handler_that_has_cancelled_another_consumer_is_waited_for() {
+    let vhost = Vhost::new();
+    let raw = vhost.raw();
+    raw.classic("a");
+    raw.classic("b");
+    let mq = Connection::open(vhost.url()).unwrap();
+    let other = mq.consume("b", |_: Message<u64>| ()).unwrap();
+    let (began, ended) = (Calls::default(), Calls::default());
+    let (b, e) = (began.clone(), ended.clone());
+    mq.consume("a", move |_: Message<u64>| {
+        other.cancel(secs(5)).unwrap();
+        b.add();
+        let_pass(secs(2));
+        e.add();
+    })
+    .unwrap();
+    mq.publish("", "a", &1).unwrap();
+    wait_until(SOON, "began", || began.count() == 1);
+    mq.close_within(secs(10)).unwrap();
+    assert_eq!(ended.count(), 1);
+}
