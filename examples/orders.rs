@@ -47,7 +47,9 @@ fn main() -> Result<()> {
         .retry_threshold(threshold)
         .start(move |message: Message<Order>| {
             let (order, attempt) = (message.payload(), message.envelope().attempt());
-            println!("attempt {attempt}: {}", order.item);
+            let rung = message.exchange() == naming::RETRY_EXCHANGE;
+            let from = if rung { ", back from its rung" } else { "" };
+            println!("attempt {attempt}: {}{from}", order.item);
             reserve(order, attempt)?; // An error is a retry; a FatalError goes to the dead-letter queue.
             let _ = shipped.send((order.item.clone(), format!("shipped on attempt {attempt}")));
             Ok::<_, anyhow::Error>(Ack::accept())

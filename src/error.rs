@@ -2,7 +2,7 @@
 
 use crate::codec::CodecError;
 use crate::naming::NameTooLong;
-use crate::publish::PublishError;
+use crate::publish_error::PublishError;
 use crate::retry::{LadderError, PolicyError};
 use crate::shutdown::DrainTimeout;
 use crate::topology::TopologyError;

@@ -104,6 +104,7 @@ pub mod naming;
 mod outcome;
 mod properties;
 mod publish;
+mod publish_error;
 mod publisher;
 mod retry;
 mod shutdown;
@@ -122,7 +123,8 @@ pub use health::{Health, HealthStatus};
 pub use message::Message;
 pub use outcome::Outcome;
 pub use properties::Properties;
-pub use publish::{Publish, PublishError};
+pub use publish::Publish;
+pub use publish_error::PublishError;
 pub use retry::{
     ExplainedAttempt, Explanation, LadderError, NextStep, PolicyError, RetryLadder, RetryPolicy,
     Rung,

@@ -3,7 +3,7 @@
 use super::Connection;
 use crate::error::Error;
 use crate::metrics::{Metrics, Observer};
-use crate::retry::RetryPolicy;
+use crate::retry::{DEFAULT_THRESHOLD, RetryPolicy};
 use crate::transport::Transport;
 #[cfg(feature = "tls")]
 use crate::transport::amqp::tls::TlsOptions;
@@ -14,10 +14,8 @@ use std::time::Duration;
 
 const DEFAULT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const DEFAULT_RETRY_THRESHOLD: Duration = Duration::from_secs(30);
 const DEFAULT_RECOVERY_BACKOFF: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(30));
-const DEFAULT_PREFETCH: Option<u32> = None;
 
 /// How a connection is made. Made by [`Connection::builder`]; [`open`](Self::open) ends it.
 ///
@@ -60,8 +58,8 @@ impl ConnectionBuilder {
             hosts: Vec::new(),
             origin: None,
             policy: RetryPolicy::none(),
-            threshold: DEFAULT_RETRY_THRESHOLD,
-            prefetch: DEFAULT_PREFETCH,
+            threshold: DEFAULT_THRESHOLD,
+            prefetch: None,
             confirm_timeout: DEFAULT_CONFIRM_TIMEOUT,
             connect_timeout: None,
             heartbeat: None,

@@ -18,7 +18,8 @@ use crate::envelope::Envelope;
 use crate::error::Error;
 use crate::link::{Backoff, Dialler, Sockets, Uplink};
 use crate::message::Message;
-use crate::publish::{Publish, PublishError, PublishErrorKind};
+use crate::publish::Publish;
+use crate::publish_error::{PublishError, PublishErrorKind};
 use crate::publisher::{Publisher, PublisherSettings};
 use crate::retry::RetryPolicy;
 use crate::shutdown::Deadline;
@@ -126,6 +127,7 @@ impl Connection {
             confirm_timeout: builder.confirm_timeout,
             connect_timeout: limit,
             view: Arc::default(),
+            writing: Arc::default(),
         })
         .map_err(no_thread)?;
         let services = Services {
@@ -134,7 +136,7 @@ impl Connection {
             metrics: builder.metrics.clone(),
             call_timeout: limit,
         };
-        let status = Status::new(commands.0.clone(), uplink.clone());
+        let status = Status::new(commands.0.clone(), uplink.clone(), services.clock.clone());
         let (first, longest) = builder.recovery_backoff;
         let supervisor = Supervisor {
             commands,

@@ -1,6 +1,7 @@
 //! The state of a connection, shared by its handles and its supervisor.
 
 use super::supervisor::Command;
+use crate::clock::Clock;
 use crate::consumer::{Consumer, do_not_wait_for_this_handler};
 use crate::error::Error;
 use crate::link::{Uplink, is_owner_thread};
@@ -19,6 +20,7 @@ pub(super) struct Status(Arc<Shared>);
 
 struct Shared {
     commands: Sender<Command>,
+    clock: Arc<dyn Clock>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -27,6 +29,9 @@ struct State {
     phase: Phase,
     uplink: Option<Uplink>,
     consumers: Vec<Consumer>,
+    /// When the phase began, in milliseconds since 1970.
+    since: i64,
+    last_error: Option<String>,
     /// What the close brought, until one caller has taken it.
     result: Option<Result<(), Error>>,
     /// All that is left are handlers that wait for this very close.
@@ -69,16 +74,19 @@ impl State {
 }
 
 impl Status {
-    pub(super) fn new(commands: Sender<Command>, uplink: Uplink) -> Self {
+    pub(super) fn new(commands: Sender<Command>, uplink: Uplink, clock: Arc<dyn Clock>) -> Self {
         let state = State {
             phase: Phase::Up,
             uplink: Some(uplink),
             consumers: Vec::new(),
+            since: clock.epoch_millis(),
+            last_error: None,
             result: None,
             quiet: false,
         };
         Self(Arc::new(Shared {
             commands,
+            clock,
             state: Mutex::new(state),
             changed: Condvar::new(),
         }))
@@ -96,6 +104,12 @@ impl Status {
 
     pub(super) fn phase(&self) -> Phase {
         self.0.state.lock().phase.clone()
+    }
+
+    /// Since when the connection has been up or down, in milliseconds since 1970, and the last trouble there was.
+    pub(super) fn history(&self) -> (i64, Option<String>) {
+        let state = self.0.state.lock();
+        (state.since, state.last_error.clone())
     }
 
     pub(super) fn consumers(&self) -> Vec<Consumer> {
@@ -185,8 +199,12 @@ impl Status {
     pub(super) fn lose(&self, reason: &str) {
         let mut state = self.0.state.lock();
         state.uplink = None;
+        if state.phase == Phase::Up {
+            state.since = self.0.clock.epoch_millis();
+        }
         if matches!(state.phase, Phase::Up | Phase::Down(_)) {
             state.phase = Phase::Down(reason.to_owned());
+            state.last_error = Some(reason.to_owned());
         }
     }
 
@@ -197,6 +215,7 @@ impl Status {
             return;
         }
         state.phase = Phase::Up;
+        state.since = self.0.clock.epoch_millis();
         state.uplink = Some(uplink.clone());
         for consumer in &state.consumers {
             consumer.recover(uplink.clone());
@@ -212,6 +231,7 @@ impl Status {
     pub(super) fn end(&self, phase: Phase, result: Option<Result<(), Error>>) {
         let mut state = self.0.state.lock();
         state.phase = phase;
+        state.since = self.0.clock.epoch_millis();
         state.uplink = None;
         state.result = result;
         state.consumers.clear();

@@ -6,12 +6,15 @@
 use super::status::{Phase, Status};
 use crate::clock::Clock;
 use crate::consumer::{Consumer, GRACE};
+use crate::declaration::Declaration;
 use crate::error::Error;
-use crate::link::{Backoff, DialError, Dialler, LinkNotice, OverSignal, Sockets, Uplink};
+use crate::link::{
+    Backoff, DialError, Dialler, LinkNotice, Operation, OverSignal, Sockets, Uplink,
+};
 use crate::metrics::{Lost, Metrics, Recovered, Retrying};
 use crate::publisher::Publisher;
 use crate::shutdown::{Deadline, DrainTimeout, StrandedDelivery};
-use crossbeam_channel::{Receiver, Select, Sender, never, select};
+use crossbeam_channel::{Receiver, Select, Sender, never, select, tick};
 use log::{debug, info, warn};
 use std::io;
 use std::sync::Arc;
@@ -20,6 +23,10 @@ use std::time::{Duration, Instant};
 
 /// After the kill switch: for the threads that it frees.
 const AFTER_KILL: Duration = Duration::from_millis(300);
+/// How often a broker without heartbeats is asked whether it is there.
+const PROBE_INTERVAL: Duration = Duration::from_secs(30);
+/// How often the publisher's writes are watched.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) enum Command {
     /// From the link of that number; an old one's changes nothing.
@@ -75,6 +82,8 @@ impl Supervisor {
             down_since: now,
             failed_attempts: 0,
             retry: never(),
+            probe: tick(PROBE_INTERVAL),
+            watch: tick(WATCH_INTERVAL),
         };
         thread::Builder::new()
             .name("rungmq-supervisor".to_owned())
@@ -92,6 +101,10 @@ struct Supervision {
     failed_attempts: u32,
     /// When to dial again.
     retry: Receiver<Instant>,
+    /// When to ask a broker that sends no heartbeats whether it is there.
+    probe: Receiver<Instant>,
+    /// When to look at a write that may be stuck.
+    watch: Receiver<Instant>,
 }
 
 impl Supervision {
@@ -101,6 +114,14 @@ impl Supervision {
                 recv(self.supervisor.commands.1) -> command => command,
                 recv(self.retry) -> _ => {
                     self.dial();
+                    continue;
+                }
+                recv(self.watch) -> _ => {
+                    self.supervisor.publisher.give_up_stuck_write();
+                    continue;
+                }
+                recv(self.probe) -> _ => {
+                    self.probe();
                     continue;
                 }
             };
@@ -119,6 +140,17 @@ impl Supervision {
             if self.has_given_up() {
                 return self.give_up();
             }
+        }
+    }
+
+    /// Without heartbeats a dead peer shows only when it is asked something: the admin threads give up a link that does not
+    /// answer. What the answer is does not matter.
+    fn probe(&self) {
+        if let Some(Uplink { link, admin }) = &self.uplink
+            && link.activity().has_no_heartbeat()
+        {
+            let exchange = Declaration::direct_exchange("amq.direct");
+            admin.submit(Operation::Check(exchange), drop);
         }
     }
 

@@ -7,6 +7,7 @@ mod intake;
 mod ledger;
 mod pace;
 mod pool;
+mod questions;
 mod settling;
 mod share;
 mod subscription;
@@ -15,7 +16,7 @@ mod task;
 use crate::clock::Clock;
 use crate::declaration::Declaration;
 use crate::error::Error;
-use crate::link::{Generation, Over, OverSignal, Uplink, is_owner_thread};
+use crate::link::{Generation, Link, Over, OverSignal, Uplink, is_owner_thread};
 use crate::metrics::Metrics;
 use crate::publisher::Publisher;
 use crate::retry::{RetryLadder, RetryPolicy};
@@ -260,8 +261,8 @@ pub(crate) fn cancel(consumers: &[&Consumer], timeout: Duration) -> Result<(), E
 
 impl Shared {
     /// A new subscription begins. It finds a stop that came before it.
-    fn begin_generation(&self) -> Arc<Generation> {
-        let generation = Arc::new(Generation::new());
+    fn begin_generation(&self, link: &Link) -> Arc<Generation> {
+        let generation = Arc::new(Generation::new(link.activity().clone()));
         *self.generation.lock() = Some(generation.clone());
         generation
     }

@@ -1,7 +1,7 @@
 //! The thread that owns a connection: it opens channels, watches for the end, and closes.
 
 use super::{Over, OverSignal};
-use crate::transport::{self, Channel, Dialled, Failure, KillSwitch, LinkEvent};
+use crate::transport::{self, Activity, Channel, Dialled, Failure, KillSwitch, LinkEvent};
 use crossbeam_channel::{Receiver, Select, Sender, bounded, select_biased, unbounded};
 use log::debug;
 use parking_lot::Mutex;
@@ -32,6 +32,7 @@ pub(crate) struct Link {
     requests: Sender<Request>,
     kill: KillSwitch,
     frame_max: usize,
+    activity: Activity,
     gone: OverSignal,
     reason: Arc<Mutex<Option<String>>>,
 }
@@ -59,6 +60,7 @@ impl Link {
             requests,
             kill: dialled.kill,
             frame_max: dialled.frame_max,
+            activity: dialled.activity,
             gone,
             reason,
         }))
@@ -102,6 +104,11 @@ impl Link {
     /// The largest frame that may be sent, in bytes.
     pub(crate) fn frame_max(&self) -> usize {
         self.frame_max
+    }
+
+    /// When something last arrived.
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.activity
     }
 
     /// The failure that a call meets once the connection is gone.

@@ -4,15 +4,17 @@
 //! caller of `publish` waits.
 
 mod lane;
+mod opening;
 mod reply;
 mod thread;
 mod tracker;
 
 use crate::clock::monotonic;
-use crate::link::{Dialler, Generation};
+use crate::link::{Dialler, Generation, Link};
 use crate::metrics::{Metrics, PublishOutcome, Published};
 use crate::transport::Outgoing;
 use crossbeam_channel::{Sender, unbounded};
+use log::warn;
 use parking_lot::Mutex;
 use reply::{Pending, Reply, reply};
 use std::io;
@@ -68,7 +70,7 @@ enum Command {
     /// Look again at what waits: a drain has begun, or a generation has ended.
     LookAgain,
     /// The link is there, or could not be made.
-    Opened(thread::Opening),
+    Opened(opening::Opening),
     Notice {
         link: u64,
         notice: crate::link::LinkNotice,
@@ -102,6 +104,14 @@ pub(crate) struct PublisherSettings {
     pub(crate) confirm_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) view: Arc<Mutex<PublisherView>>,
+    pub(crate) writing: Arc<Mutex<Option<Writing>>>,
+}
+
+/// A write that is under way: it blocks for as long as the broker does not read.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    since: Instant,
+    link: Arc<Link>,
 }
 
 /// What can be seen of the publishing side without asking it.
@@ -225,6 +235,20 @@ impl Publisher {
             ..
         } = &*self.settings;
         since.checked_add(confirm_timeout.checked_add(*connect_timeout)?)
+    }
+
+    /// Gives up a link whose socket has taken nothing for as long as a confirm may take, while a write waits for that: the
+    /// publisher, which is stuck in the write, cannot do it.
+    pub(crate) fn give_up_stuck_write(&self) {
+        let writing = self.settings.writing.lock();
+        if let Some(Writing { since, link }) = &*writing {
+            let limit = self.settings.confirm_timeout;
+            let moved = link.activity().last_write().elapsed();
+            if since.elapsed() >= limit && moved >= limit {
+                warn!("the broker takes nothing that is published: the connection is given up");
+                link.kill();
+            }
+        }
     }
 
     pub(crate) fn view(&self) -> PublisherView {

@@ -1,8 +1,10 @@
 //! The publisher thread: owns the publishing link's channels, pipelines, and answers.
 
-use super::lane::{ConfirmChannel, Lane, Received};
+use super::lane::{Lane, Received};
+use super::opening::{Opened, confirm_channel, open};
 use super::{
-    Command, PublishResult, PublisherSettings, PublisherView, UnknownCause, Waiter, blocked_text,
+    Command, PublishResult, PublisherSettings, PublisherView, UnknownCause, Waiter, Writing,
+    blocked_text,
 };
 use crate::clock::monotonic;
 use crate::link::{Backoff, Link, LinkNotice, Over, OverSignal};
@@ -11,6 +13,7 @@ use crate::shutdown::Deadline;
 use crate::transport::Failure;
 use crossbeam_channel::{Receiver, Select, Sender};
 use log::{debug, warn};
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -19,16 +22,8 @@ use std::time::{Duration, Instant};
 /// Before the next attempt to open the publishing link.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
-/// The publishing link as it comes from the thread that opened it.
-pub(super) type Opening = Result<Opened, String>;
-
-pub(super) struct Opened {
-    number: u64,
-    link: Arc<Link>,
-    copies: ConfirmChannel,
-    publishes: ConfirmChannel,
-}
+/// How often a connection that has fallen silent is looked at.
+const SILENCE_LOOK: Duration = Duration::from_millis(200);
 
 enum State {
     /// Not needed yet, or lost: the next message opens it, not before the instant.
@@ -48,6 +43,8 @@ pub(super) fn start(
     let mut publisher = PublisherThread {
         copies: Lane::new(settings.confirm_timeout),
         publishes: Lane::new(settings.confirm_timeout),
+        trials: Lane::one_at_a_time(settings.confirm_timeout),
+        proven: HashSet::new(),
         settings,
         inbox,
         commands,
@@ -82,6 +79,10 @@ struct PublisherThread {
     blocked: Option<(String, Instant)>,
     copies: Lane,
     publishes: Lane,
+    /// Callers' publishes to an exchange that may not exist, or not be open to this user: that closes the channel, and must
+    /// cost nobody else anything. One at a time, until one has been answered.
+    trials: Lane,
+    proven: HashSet<String>,
     stopping: Option<Deadline>,
 }
 
@@ -92,9 +93,9 @@ impl PublisherThread {
             while let Ok(command) = self.inbox.try_recv() {
                 self.obey(command);
             }
-            self.receive();
-            self.expire();
-            self.write();
+            self.watched(Self::receive);
+            self.watched(Self::expire);
+            self.watched(Self::write);
             self.show();
             if self.is_finished() {
                 break;
@@ -107,7 +108,7 @@ impl PublisherThread {
     fn wait(&self) {
         let mut select = Select::new();
         select.recv(&self.inbox);
-        for lane in [&self.copies, &self.publishes] {
+        for lane in [&self.copies, &self.publishes, &self.trials] {
             if let Some(open) = &lane.open {
                 open.confirms.watch(&mut select);
             }
@@ -116,9 +117,15 @@ impl PublisherThread {
             State::Absent { not_before } if self.is_needed() => not_before,
             _ => None,
         };
+        let silence = self
+            .copies
+            .waits_for_silence()
+            .then(|| monotonic() + SILENCE_LOOK);
         let limits = [
+            silence,
             self.copies.next_limit(),
             self.publishes.next_limit(),
+            self.trials.next_limit(),
             retry,
             self.stopping.and_then(Deadline::instant),
         ];
@@ -133,7 +140,8 @@ impl PublisherThread {
             Command::Copy(job) => self.copies.push(job),
             Command::Publish(job) => match self.refusal() {
                 Some(reason) => job.waiter.answer(PublishResult::NotSent(reason)),
-                None => self.publishes.push(job),
+                None if self.proven.contains(&job.message.exchange) => self.publishes.push(job),
+                None => self.trials.push(job),
             },
             Command::LookAgain => {}
             Command::Opened(Ok(opened)) => self.opened(opened),
@@ -167,6 +175,7 @@ impl PublisherThread {
         self.down = None;
         self.copies.open = Some(opened.copies);
         self.publishes.open = Some(opened.publishes);
+        self.trials.open = Some(opened.trials);
         self.state = State::Ready(opened.link);
     }
 
@@ -181,7 +190,8 @@ impl PublisherThread {
     }
 
     fn refuse_callers(&mut self, reason: &str) {
-        for waiter in self.publishes.withdraw(|_| true) {
+        let waiting = self.publishes.withdraw(|_| true).into_iter();
+        for waiter in waiting.chain(self.trials.withdraw(|_| true)) {
             waiter.answer(PublishResult::NotSent(reason.to_owned()));
         }
     }
@@ -193,11 +203,16 @@ impl PublisherThread {
         }
         self.receive();
         let cause = UnknownCause::Lost(reason.to_owned());
-        for (waiter, since) in self.copies.lose().into_iter().chain(self.publishes.lose()) {
-            self.answer(waiter, since, PublishResult::Unknown(cause.clone()));
+        for which in LANES {
+            for (waiter, since) in self.lane(which).lose() {
+                self.answer(waiter, since, PublishResult::Unknown(cause.clone()));
+            }
         }
+        self.proven.clear();
         self.refuse_callers(&format!("the connection was lost: {reason}"));
         self.blocked = None;
+        // What that link still has to say comes too late, and must not be taken for the next one's.
+        self.number += 1;
         self.down = Some(reason.to_owned());
         self.backoff.lasted(self.opened_at.elapsed());
         let not_before = if self.backoff.is_fresh() {
@@ -210,7 +225,7 @@ impl PublisherThread {
 
     /// Reads confirms and returns on both channels.
     fn receive(&mut self) {
-        for which in [Which::Copies, Which::Publishes] {
+        for which in LANES {
             match self.receive_on(which) {
                 Received::Nothing => {}
                 Received::StrayReturn => {
@@ -225,23 +240,44 @@ impl PublisherThread {
         let mut answered = Vec::new();
         let received = self
             .lane(which)
-            .receive(&mut |waiter, since, result| answered.push((waiter, since, result)));
-        for (waiter, since, result) in answered {
+            .receive(&mut |waiter, since, result, message| {
+                answered.push((waiter, since, result, message.exchange));
+            });
+        for (waiter, since, result, exchange) in answered {
             self.answer(waiter, since, result);
+            if matches!(which, Which::Trials) {
+                self.proven(exchange);
+            }
         }
         received
     }
 
-    fn expire(&mut self) {
-        if self.blocked.is_none() {
-            for (waiter, since) in self.copies.expire() {
-                self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Timeout));
-            }
+    /// An answer came, so that publishing there closes no channel: what waits for that exchange may go with the rest.
+    fn proven(&mut self, exchange: String) {
+        for job in self.trials.take(|job| job.message.exchange == exchange) {
+            self.publishes.push(job);
         }
-        for (waiter, since) in self.publishes.expire() {
+        self.proven.insert(exchange);
+    }
+
+    fn expire(&mut self) {
+        let mut late = self.publishes.expire();
+        late.extend(self.trials.expire());
+        if self.blocked.is_none() {
+            late.extend(self.copies.expire());
+        }
+        // A link that has said nothing since they were written is given up before their messages go back: what is still
+        // under way must not arrive after that.
+        if let State::Ready(link) = &self.state
+            && !late.is_empty()
+            && link.activity().last_read().elapsed() >= self.settings.confirm_timeout
+        {
+            link.kill();
+        }
+        for (waiter, since) in late {
             self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Timeout));
         }
-        for which in [Which::Copies, Which::Publishes] {
+        for which in LANES {
             if self.lane(which).is_haunted() {
                 self.replace_channel(which, "too many publishes have had no answer");
             }
@@ -262,7 +298,7 @@ impl PublisherThread {
             State::Opening => {}
             State::Ready(_) if self.blocked.is_some() => {}
             State::Ready(_) => {
-                for which in [Which::Copies, Which::Publishes] {
+                for which in LANES {
                     // Again on the new channel: nothing else may come that would wake this thread.
                     while let Err(failure) = self.lane(which).write() {
                         debug!("a publish was not taken: {failure}");
@@ -273,6 +309,18 @@ impl PublisherThread {
                 }
             }
         }
+    }
+
+    /// Does what may block while the broker does not read, so that others can see that it does.
+    fn watched(&mut self, work: fn(&mut Self)) {
+        if let State::Ready(link) = &self.state {
+            *self.settings.writing.lock() = Some(Writing {
+                since: monotonic(),
+                link: link.clone(),
+            });
+        }
+        work(self);
+        self.settings.writing.lock().take();
     }
 
     /// A drain does not wait for a link that was lost or is blocked: its copies were never written, so their messages go
@@ -321,6 +369,10 @@ impl PublisherThread {
         match failure {
             Some(Failure::Refused { text, .. }) => {
                 warn!("the broker closed a publishing channel: {text}");
+                if matches!(which, Which::Publishes) {
+                    // One of them has been deleted or closed to this user.
+                    self.proven.clear();
+                }
                 for (waiter, since, result) in self.lane(which).channel_closed(&text) {
                     self.answer(waiter, since, result);
                 }
@@ -396,13 +448,14 @@ impl PublisherThread {
     }
 
     fn has_waiting(&self) -> bool {
-        self.copies.has_waiting() || self.publishes.has_waiting()
+        self.copies.has_waiting() || self.publishes.has_waiting() || self.trials.has_waiting()
     }
 
     fn is_finished(&self) -> bool {
         let idle = !self.has_waiting()
             && !self.copies.has_outstanding()
-            && !self.publishes.has_outstanding();
+            && !self.publishes.has_outstanding()
+            && !self.trials.has_outstanding();
         self.stopping
             .is_some_and(|deadline| idle || deadline.has_passed())
     }
@@ -413,14 +466,14 @@ impl PublisherThread {
             // A broker that does not read answers no polite close either.
             link.kill();
         }
-        let waiting = self.copies.withdraw(|_| true).into_iter();
-        for waiter in waiting.chain(self.publishes.withdraw(|_| true)) {
-            waiter.answer(PublishResult::NotSent(closed.to_owned()));
-        }
-        let outstanding = self.copies.lose().into_iter();
-        for (waiter, since) in outstanding.chain(self.publishes.lose()) {
-            let cause = UnknownCause::Lost(closed.to_owned());
-            self.answer(waiter, since, PublishResult::Unknown(cause));
+        for which in LANES {
+            for waiter in self.lane(which).withdraw(|_| true) {
+                waiter.answer(PublishResult::NotSent(closed.to_owned()));
+            }
+            for (waiter, since) in self.lane(which).lose() {
+                let cause = UnknownCause::Lost(closed.to_owned());
+                self.answer(waiter, since, PublishResult::Unknown(cause));
+            }
         }
         if let State::Ready(link) = &self.state {
             link.close();
@@ -436,6 +489,7 @@ impl PublisherThread {
         match which {
             Which::Copies => &mut self.copies,
             Which::Publishes => &mut self.publishes,
+            Which::Trials => &mut self.trials,
         }
     }
 }
@@ -449,30 +503,7 @@ fn is_due(not_before: Option<Instant>) -> bool {
 enum Which {
     Copies,
     Publishes,
+    Trials,
 }
 
-fn open(number: u64, settings: &PublisherSettings, commands: &Sender<Command>) -> Opening {
-    let dialled = settings.dialler.dial().map_err(|error| error.to_string())?;
-    let commands = commands.clone();
-    let notify = move |notice| {
-        drop(commands.send(Command::Notice {
-            link: number,
-            notice,
-        }))
-    };
-    let link = Link::start(dialled, "publish", notify).map_err(|error| error.to_string())?;
-    let channel =
-        || confirm_channel(&link, settings.connect_timeout).map_err(|failure| failure.to_string());
-    Ok(Opened {
-        number,
-        copies: channel()?,
-        publishes: channel()?,
-        link: link.clone(),
-    })
-}
-
-fn confirm_channel(link: &Link, limit: Duration) -> Result<ConfirmChannel, Failure> {
-    let channel = link.open_channel(limit)?;
-    let confirms = channel.confirms()?;
-    Ok(ConfirmChannel { channel, confirms })
-}
+const LANES: [Which; 3] = [Which::Copies, Which::Publishes, Which::Trials];

@@ -7,6 +7,9 @@ mod explain;
 mod ladder;
 mod policy;
 
+/// From here on a retry waits on the broker, unless something else is said.
+pub(crate) const DEFAULT_THRESHOLD: std::time::Duration = std::time::Duration::from_secs(30);
+
 pub(crate) use decide::{Decision, Verdict, Wait, decide};
 pub use explain::{ExplainedAttempt, Explanation, NextStep};
 pub use ladder::{LadderError, RetryLadder, Rung};

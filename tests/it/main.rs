@@ -21,6 +21,8 @@ mod names;
 mod observed;
 mod opening;
 mod permissions;
+mod publish_large;
+mod publish_missing_exchange;
 mod publish_outcomes;
 mod publish_trouble;
 mod rungs;

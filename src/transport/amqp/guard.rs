@@ -44,10 +44,10 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(activity: Activity) -> Self {
         Self {
             frames: Frames::new(),
-            activity: Activity::new(),
+            activity,
             bytes: vec![0; CHUNK],
             handed_out: 0,
             cleared: 0,
@@ -59,10 +59,6 @@ impl Guard {
     /// The negotiated `frame_max`, for whoever makes frames.
     pub(super) fn frame_max(&self) -> FrameMax {
         self.frames.frame_max()
-    }
-
-    pub(super) fn activity(&self) -> Activity {
-        self.activity.clone()
     }
 
     /// Reads from `wire` into `buffer` what amiquip may see.
@@ -148,7 +144,7 @@ impl Guard {
         let count = wire.read(&mut self.bytes[self.filled..])?;
         if count > 0 {
             self.filled += count;
-            self.activity.note_read(count);
+            self.activity.note_read();
         }
         Ok(count)
     }
