@@ -121,11 +121,14 @@ impl Connection {
                 address: error.address,
                 reason: error.reason,
             })?;
+        let (first, longest) = builder.recovery_backoff;
+        let backoff = Backoff::new(first, longest);
         let (publisher, publisher_ended) = Publisher::start(PublisherSettings {
             dialler: dialler.clone(),
             metrics: builder.metrics.clone(),
             confirm_timeout: builder.confirm_timeout,
             connect_timeout: limit,
+            backoff,
             view: Arc::default(),
             writing: Arc::default(),
         })
@@ -137,7 +140,6 @@ impl Connection {
             call_timeout: limit,
         };
         let status = Status::new(commands.0.clone(), uplink.clone(), services.clock.clone());
-        let (first, longest) = builder.recovery_backoff;
         let supervisor = Supervisor {
             commands,
             status: status.clone(),
@@ -148,7 +150,7 @@ impl Connection {
             clock: services.clock.clone(),
             metrics: builder.metrics,
             call_timeout: limit,
-            backoff: Backoff::new(first, longest),
+            backoff,
             attempts: builder.recovery_attempts,
         };
         supervisor.start(uplink).map_err(no_thread)?;

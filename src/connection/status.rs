@@ -67,6 +67,12 @@ impl Phase {
 }
 
 impl State {
+    fn take_ended(&mut self) -> Vec<Consumer> {
+        let (ended, consumers) = self.consumers.drain(..).partition(Consumer::has_ended);
+        self.consumers = consumers;
+        ended
+    }
+
     /// Whether callers of close may return.
     fn has_returned(&self) -> bool {
         self.quiet || self.phase.has_ended()
@@ -118,8 +124,10 @@ impl Status {
 
     /// Takes a consumer in. One that comes while the connection closes is stopped at once.
     pub(super) fn register(&self, consumer: &Consumer) {
+        // The last handle of a consumer drops the user's handler, which must find the state unlocked.
+        let _ended;
         let mut state = self.0.state.lock();
-        state.consumers.retain(|known| !known.has_ended());
+        _ended = state.take_ended();
         state.consumers.push(consumer.clone());
         if !matches!(state.phase, Phase::Up | Phase::Down(_)) {
             consumer.stop(Deadline::within(Duration::ZERO));
@@ -131,11 +139,19 @@ impl Status {
         if is_owner_thread() {
             return Err(Error::OwnThread);
         }
-        do_not_wait_for_this_handler();
+        let unwaited = do_not_wait_for_this_handler();
+        let _ended;
         let mut state = self.0.state.lock();
-        self.begin(&mut state, deadline, timeout);
+        let of_another = !state
+            .consumers
+            .iter()
+            .any(|consumer| consumer.has_handler(&unwaited));
+        _ended = self.begin(&mut state, deadline, timeout);
         while !state.has_returned() {
             self.0.changed.wait(&mut state);
+        }
+        if of_another {
+            unwaited.lift();
         }
         state.result.take().unwrap_or(Ok(()))
     }
@@ -145,7 +161,7 @@ impl Status {
             return Err(Error::OwnThread);
         }
         // A main thread ends the process with this, so it waits for what a handler does after its own close, too.
-        let in_handler = do_not_wait_for_this_handler();
+        let in_handler = do_not_wait_for_this_handler().is_in_handler();
         let mut state = self.0.state.lock();
         while !(state.phase.has_ended() || in_handler && state.quiet) {
             self.0.changed.wait(&mut state);
@@ -160,11 +176,12 @@ impl Status {
 
     /// The last handle is gone: everything is stopped, and nobody waits for long.
     pub(super) fn abandon(&self) {
+        let _ended;
         let mut state = self.0.state.lock();
         if state.phase.has_ended() {
             return;
         }
-        self.begin(&mut state, Deadline::within(Duration::ZERO), Duration::ZERO);
+        _ended = self.begin(&mut state, Deadline::within(Duration::ZERO), Duration::ZERO);
         // A thread of the library's own, a worker too, must not wait for itself.
         let current = thread::current();
         if current
@@ -179,20 +196,24 @@ impl Status {
         }
     }
 
-    /// No handler starts any more once this has returned; the rest is the supervisor's.
-    fn begin(&self, state: &mut State, deadline: Deadline, timeout: Duration) {
+    /// No handler starts any more once this has returned; the rest is the supervisor's. Returns the consumers that had ended
+    /// before, to be dropped when the state is unlocked.
+    fn begin(&self, state: &mut State, deadline: Deadline, timeout: Duration) -> Vec<Consumer> {
         if state.phase.has_ended() {
-            return;
+            return Vec::new();
         }
-        if state.phase != Phase::Closing {
+        let ended = if state.phase == Phase::Closing {
+            Vec::new()
+        } else {
             // What they left behind was said when they ended.
-            state.consumers.retain(|consumer| !consumer.has_ended());
-        }
+            state.take_ended()
+        };
         state.phase = Phase::Closing;
         for consumer in &state.consumers {
             consumer.stop(deadline);
         }
         drop(self.0.commands.send(Command::Close { deadline, timeout }));
+        ended
     }
 
     /// The link is gone; false when the connection is being closed anyway.
@@ -234,7 +255,9 @@ impl Status {
         state.since = self.0.clock.epoch_millis();
         state.uplink = None;
         state.result = result;
-        state.consumers.clear();
+        let consumers = std::mem::take(&mut state.consumers);
         self.0.changed.notify_all();
+        drop(state);
+        drop(consumers);
     }
 }

@@ -9,6 +9,7 @@ use super::pool::{Job, News, Pool, Report, Reporter, WaitJob};
 use super::questions::{Finding, Questions, set_aside_share};
 use super::task::{Started, Task};
 use super::{Context, Services, Settings};
+use crate::clock::later;
 use crate::copy::copy;
 use crate::declaration::Declaration;
 use crate::link::{Generation, Uplink};
@@ -482,8 +483,8 @@ impl<'a> Settling<'a> {
         }
         if let Some(entry) = self.ledger.get_mut(&tag) {
             entry.task.set_waiting(true);
-            let hold_until = *entry.hold_until.get_or_insert(now + longest);
-            entry.wait_until = hold_until.min(now + wait);
+            let hold_until = *entry.hold_until.get_or_insert(later(now, longest));
+            entry.wait_until = hold_until.min(later(now, wait));
         }
         self.wait_on(tag);
     }

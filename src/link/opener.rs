@@ -51,6 +51,7 @@ impl Link {
             link: dialled.link,
             requests: inbox,
             reason: reason.clone(),
+            kill: dialled.kill.clone(),
             _over: over,
         };
         thread::Builder::new()
@@ -126,6 +127,7 @@ struct Opener {
     link: Box<dyn transport::Link>,
     requests: Receiver<Request>,
     reason: Arc<Mutex<Option<String>>>,
+    kill: KillSwitch,
     _over: Over,
 }
 
@@ -136,6 +138,8 @@ impl Opener {
             Ok(()) => "it was closed".to_owned(),
             Err(reason) => reason,
         };
+        // A client that gave up by itself has closed nothing yet, and the broker would keep what is unsettled.
+        self.kill.throw();
         debug!("connection ended: {reason}");
         *self.reason.lock() = Some(reason.clone());
         notify(LinkNotice::Gone(reason));

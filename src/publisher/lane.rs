@@ -2,7 +2,7 @@
 
 use super::tracker::{Answer, Tracker};
 use super::{Job, PublishResult, UnknownCause, Waiter};
-use crate::clock::monotonic;
+use crate::clock::{later, monotonic};
 use crate::transport::{Channel, Confirms, Failure, Gone, Outgoing};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -74,12 +74,21 @@ impl Lane {
 
     /// Whether somebody waits for an answer. Nobody does for a ghost's.
     pub(super) fn has_outstanding(&self) -> bool {
-        self.tracker.len() > self.tracker.ghosts()
+        self.tracker.len() > self.tracker.ghosts().0
     }
 
-    /// Half the window without answers: the channel is better given up.
+    /// Half the window without answers, or the one message that all others wait for: the channel is better given up.
     pub(super) fn is_haunted(&self) -> bool {
-        self.tracker.ghosts() >= self.window.div_ceil(2)
+        let (ghosts, bytes) = self.tracker.ghosts();
+        ghosts >= self.window.div_ceil(2)
+            || bytes >= WINDOW_BYTES / 2
+            || self.suspect_in_flight && ghosts > 0
+    }
+
+    /// The exchange of a message whose limit has passed.
+    pub(super) fn late_exchange(&self) -> Option<String> {
+        let late = self.tracker.late(monotonic()).next();
+        late.map(|message| message.exchange.clone())
     }
 
     pub(super) fn next_limit(&self) -> Option<Instant> {
@@ -109,9 +118,7 @@ impl Lane {
                 continue;
             }
             let written = channel.publish(&job.message);
-            let limit = monotonic()
-                .checked_add(self.confirm_timeout)
-                .unwrap_or_else(monotonic);
+            let limit = later(monotonic(), self.confirm_timeout);
             self.tracker
                 .written(job.message, limit, (job.waiter, job.since));
             written?;

@@ -19,9 +19,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Before the next attempt to open the publishing link.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How often a connection that has fallen silent is looked at.
 const SILENCE_LOOK: Duration = Duration::from_millis(200);
 
@@ -45,12 +42,12 @@ pub(super) fn start(
         publishes: Lane::new(settings.confirm_timeout),
         trials: Lane::one_at_a_time(settings.confirm_timeout),
         proven: HashSet::new(),
+        backoff: settings.backoff,
         settings,
         inbox,
         commands,
         state: State::Absent { not_before: None },
         number: 0,
-        backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
         opened_at: monotonic(),
         down: None,
         blocked: None,
@@ -121,9 +118,11 @@ impl PublisherThread {
             .copies
             .waits_for_silence()
             .then(|| monotonic() + SILENCE_LOOK);
+        // While the broker has blocked the connection nothing happens at a copy's limit.
+        let copies = self.copies.next_limit().filter(|_| self.blocked.is_none());
         let limits = [
             silence,
-            self.copies.next_limit(),
+            copies,
             self.publishes.next_limit(),
             self.trials.next_limit(),
             retry,
@@ -144,6 +143,7 @@ impl PublisherThread {
                 None => self.trials.push(job),
             },
             Command::LookAgain => {}
+            Command::TryNow => self.try_now(),
             Command::Opened(Ok(opened)) => self.opened(opened),
             Command::Opened(Err(reason)) => self.not_opened(&reason),
             Command::Notice { link, notice } if link == self.number => self.notice(notice),
@@ -189,6 +189,13 @@ impl PublisherThread {
         self.down = Some(reason.to_owned());
     }
 
+    fn try_now(&mut self) {
+        self.backoff.reset();
+        if let State::Absent { not_before } = &mut self.state {
+            *not_before = None;
+        }
+    }
+
     fn refuse_callers(&mut self, reason: &str) {
         let waiting = self.publishes.withdraw(|_| true).into_iter();
         for waiter in waiting.chain(self.trials.withdraw(|_| true)) {
@@ -215,7 +222,7 @@ impl PublisherThread {
         self.number += 1;
         self.down = Some(reason.to_owned());
         self.backoff.lasted(self.opened_at.elapsed());
-        let not_before = if self.backoff.is_fresh() {
+        let not_before = if self.backoff.is_at_once() {
             None
         } else {
             monotonic().checked_add(self.backoff.pause(rand::random()))
@@ -262,14 +269,20 @@ impl PublisherThread {
 
     fn expire(&mut self) {
         let mut late = self.publishes.expire();
-        late.extend(self.trials.expire());
         if self.blocked.is_none() {
             late.extend(self.copies.expire());
+            // Whatever holds up the answer, the broker would have closed the channel long ago: the next to that exchange need
+            // not wait for each other.
+            if let Some(exchange) = self.trials.late_exchange() {
+                self.proven(exchange);
+            }
         }
+        late.extend(self.trials.expire());
         // A link that has said nothing since they were written is given up before their messages go back: what is still
         // under way must not arrive after that.
         if let State::Ready(link) = &self.state
             && !late.is_empty()
+            && self.blocked.is_none()
             && link.activity().last_read().elapsed() >= self.settings.confirm_timeout
         {
             link.kill();
@@ -277,8 +290,9 @@ impl PublisherThread {
         for (waiter, since) in late {
             self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Timeout));
         }
+        // A broker that reads nothing does not answer the close of a channel either.
         for which in LANES {
-            if self.lane(which).is_haunted() {
+            if self.blocked.is_none() && self.lane(which).is_haunted() {
                 self.replace_channel(which, "too many publishes have had no answer");
             }
         }
@@ -343,7 +357,11 @@ impl PublisherThread {
     /// Opens the publishing link on a thread of its own.
     fn open(&mut self) {
         self.number += 1;
+        // What an old link said late does not hold for the new one, and can never be taken back.
+        self.blocked = None;
         self.state = State::Opening;
+        // Of a link that was blocked before it was ever ready.
+        self.blocked = None;
         let (number, settings, commands) =
             (self.number, self.settings.clone(), self.commands.clone());
         let opening = move || {

@@ -69,11 +69,22 @@ impl<T> Tracker<T> {
         self.bytes
     }
 
-    pub(super) fn ghosts(&self) -> usize {
-        self.outstanding
-            .values()
+    /// How many ghosts there are, and the bytes of their bodies.
+    pub(super) fn ghosts(&self) -> (usize, usize) {
+        let ghosts = self.outstanding.values();
+        ghosts
             .filter(|entry| entry.waiter.is_none())
-            .count()
+            .fold((0, 0), |(count, bytes), ghost| {
+                (count + 1, bytes + ghost.message.body.len())
+            })
+    }
+
+    /// The messages whose limit has passed, and that are no ghosts yet.
+    pub(super) fn late(&self, now: Instant) -> impl Iterator<Item = &Outgoing> {
+        let entries = self.outstanding.values();
+        entries
+            .filter(move |entry| entry.waiter.is_some() && entry.limit <= now)
+            .map(|entry| &entry.message)
     }
 
     /// Marks every message that `returned` may be. Marking too many costs a duplicate, too few would lose a message;
@@ -282,7 +293,7 @@ mod tests {
             tracker.expire(monotonic() + Duration::from_secs(11)),
             ["a", "b"]
         );
-        assert_eq!((tracker.ghosts(), tracker.len()), (2, 2));
+        assert_eq!((tracker.ghosts(), tracker.len()), ((2, 20), 2));
         assert_eq!(tracker.next_limit(), None);
         assert_eq!(answers(&mut tracker, ack(2, true)), []);
         assert!(tracker.is_empty());

@@ -161,6 +161,11 @@ impl KillSwitch {
     pub(crate) fn throw(&self) {
         (self.0)();
     }
+
+    /// Whether there is another holder of it.
+    pub(crate) fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
 }
 
 impl fmt::Debug for KillSwitch {

@@ -11,6 +11,7 @@
 //! | a value of a type it does not know, or longer than its table | lose it and every header behind it | the rest of that table as one byte array |
 //! | properties that end too early | end the connection, at each redelivery again | the properties before |
 //! | frames on a channel that the broker has closed | end the connection | heartbeats, which it ignores |
+//! | a connection.tune without heartbeats | send none, and notice no dead peer | one that leaves them to the client |
 //! | frame and body sizes beyond reason | allocate them | an error, which ends the connection |
 //! | methods it cannot read, or another protocol | end the connection | an error that says so |
 
