@@ -67,25 +67,21 @@ impl<'a> Questions<'a> {
         if waiting.len() > 1 {
             return;
         }
-        let exchange = naming::DEAD_LETTER_EXCHANGE;
+        let [declaration, binding] = set_aside_share(&queue);
         let rest = [
-            Declaration::direct_exchange(exchange),
-            Declaration::bound_by_name(&queue, exchange),
+            Declaration::direct_exchange(naming::DEAD_LETTER_EXCHANGE),
+            binding,
         ];
-        let findings = self.findings.clone();
-        let queue = Declaration::durable_queue(queue, Headers::new());
-        self.admin.submit(Operation::Declare(queue), move |result| {
-            drop(findings.send(Finding::Redeclared { target, result }));
-        });
-        for declaration in rest {
-            let line = declaration.to_string();
-            self.admin
-                .submit(Operation::Declare(declaration), move |result| {
-                    if let Err(failure) = result {
-                        warn!("{line} could not be declared again: {failure}");
-                    }
-                });
-        }
+        let (admin, findings) = (self.admin.clone(), self.findings.clone());
+        self.admin
+            .submit(Operation::Declare(declaration), move |result| {
+                let stands = result.is_ok();
+                drop(findings.send(Finding::Redeclared { target, result }));
+                if stands {
+                    rest.into_iter()
+                        .for_each(|declaration| declare(&admin, declaration));
+                }
+            });
     }
 
     /// Asks again for what was on a cluster node that is down. Only a success is told.
@@ -111,4 +107,21 @@ impl<'a> Questions<'a> {
     pub(super) fn waiting_for_redeclared(&mut self, target: Target) -> Vec<u64> {
         self.redeclared.remove(&target).unwrap_or_default()
     }
+}
+
+/// A dead-letter or parked queue and its binding.
+pub(super) fn set_aside_share(queue: &str) -> [Declaration; 2] {
+    [
+        Declaration::durable_queue(queue, Headers::new()),
+        Declaration::bound_by_name(queue, naming::DEAD_LETTER_EXCHANGE),
+    ]
+}
+
+fn declare(admin: &Admin, declaration: Declaration) {
+    let line = declaration.to_string();
+    admin.submit(Operation::Declare(declaration), move |result| {
+        if let Err(failure) = result {
+            warn!("{line} could not be declared again: {failure}");
+        }
+    });
 }

@@ -6,7 +6,7 @@ use super::acks::Acks;
 use super::ledger::{Circumstances, CopyEnd, Count, Effect, End, Event, Redeclared, State, Target};
 use super::pace::Pace;
 use super::pool::{Job, News, Pool, Report, Reporter, WaitJob};
-use super::questions::{Finding, Questions};
+use super::questions::{Finding, Questions, set_aside_share};
 use super::task::{Started, Task};
 use super::{Context, Services, Settings};
 use crate::clock::later;
@@ -21,7 +21,7 @@ use crate::retry::{Decision, UNDECODABLE, Wait};
 use crate::shutdown::StrandedDelivery;
 use crate::transport::{Channel, Delivery, Failure};
 use crossbeam_channel::Sender;
-use log::{debug, warn};
+use log::{Level, debug, log, warn};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -221,13 +221,30 @@ impl<'a> Settling<'a> {
                 };
                 if let Err(failure) = result {
                     let queue = self.queue_of(target);
-                    warn!("{queue} could not be declared again: {failure}");
+                    // It fails again for every message, until a copy lands there.
+                    let level = if self.memory.warned.contains(&target) {
+                        Level::Debug
+                    } else {
+                        Level::Warn
+                    };
+                    log!(level, "{queue} could not be declared again: {failure}");
+                    if redeclared == Redeclared::NodeDown {
+                        self.note_down(&queue);
+                    }
                 }
                 let waiting = self.questions.waiting_for_redeclared(target);
                 let event = Event::Redeclared(redeclared);
                 waiting
                     .into_iter()
                     .try_for_each(|tag| self.step(tag, &event))
+            }
+        }
+    }
+
+    fn note_down(&mut self, queue: &str) {
+        for declaration in set_aside_share(queue) {
+            if !self.memory.down.contains(&declaration) {
+                self.memory.down.push(declaration);
             }
         }
     }
