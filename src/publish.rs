@@ -111,7 +111,7 @@ impl Publish {
         self
     }
 
-    /// Whether a message that no queue takes is an error ([`PublishError::is_unroutable`]). Defaults to false: the broker
+    /// Whether a message that no queue takes is an error ([`PublishError::is_unroutable`](crate::PublishError::is_unroutable)). Defaults to false: the broker
     /// drops it without a word.
     pub fn mandatory(mut self, mandatory: bool) -> Self {
         self.mandatory = mandatory;
