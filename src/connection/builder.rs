@@ -127,7 +127,8 @@ impl ConnectionBuilder {
     }
 
     /// How long to pause before a lost connection is tried again: `first`, doubling to `longest`, spread by a fifth both
-    /// ways. Defaults to 0.5 s and 30 s. The first attempt comes at once, unless the lost connection had only just come up.
+    /// ways. Defaults to 0.5 s and 30 s. The first attempt comes at once, unless the connection is lost a second time soon
+    /// after. Less than 10 ms counts as 10 ms.
     pub fn recovery_backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.recovery_backoff = (first, longest);
         self

@@ -7,6 +7,7 @@ use amiquip::AmqpProperties;
 use rungmq::{Ack, Connection, HealthStatus, Message};
 
 use super::{send, told_by, wait_until_up};
+use crate::harness::wait::let_pass;
 use crate::harness::{Node, Vhost, holds_for, secs, wait_until};
 use crate::observed::{SOON, diary, fixed, now, wait_until_empty};
 use crate::shutdown::alone::{alone, nothing};
@@ -42,7 +43,7 @@ fn an_alarm_in_the_middle_of_retries_delays_copies_and_nothing_else() {
     let began = now();
     let consumer = consumer
         .start(move |message: Message<u64>| {
-            crate::harness::wait::let_pass(secs(0.02));
+            let_pass(secs(0.02));
             handle(message)
         })
         .unwrap();
@@ -73,6 +74,8 @@ fn an_alarm_in_the_middle_of_retries_delays_copies_and_nothing_else() {
     wait_until(SOON, "those that succeed are acknowledged", || {
         service.consumed("acked") >= 100
     });
+    // What was written before the alarm may still be confirmed.
+    let_pass(secs(1));
     let waiting = service.mq.health().waiting_copies;
     assert!(waiting > 50, "{waiting} copies wait");
     let settled = || service.consumed("retried") + service.consumed("rejected");
@@ -183,9 +186,9 @@ fn a_copy_whose_confirm_is_overdue_because_of_an_alarm_keeps_no_thread_busy() {
             node.memory_alarm(true);
             drop(release);
             wait_until(SOON, "it is blocked", || service.mq.health().blocked);
-            crate::harness::wait::let_pass(secs(1.5));
+            let_pass(secs(1.5));
             let before = ticks("rungmq-publishe");
-            crate::harness::wait::let_pass(secs(2));
+            let_pass(secs(2));
             let busy = ticks("rungmq-publishe") - before;
             assert!(busy < 50, "{busy} hundredths of two seconds");
             node.memory_alarm(false);

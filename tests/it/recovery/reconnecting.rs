@@ -196,9 +196,25 @@ fn credentials_are_in_no_log_and_no_health_while_a_connection_is_made_again() {
     for text in texts {
         assert!(!text.contains(secret), "{text}");
     }
-    // And a login that is refused while it recovers.
-    node.eval("ok");
+    // And logins that are refused while it recovers.
+    let change = |password: &str| {
+        let user = "<<\"recovers-in-secret\">>";
+        node.eval(&format!(
+            "rabbit_auth_backend_internal:change_password({user}, <<\"{password}\">>, <<\"test\">>)"
+        ));
+    };
+    change("another");
     proxy.refuse(false);
+    let refused = |detail: &str| detail.contains("recovers-in-secret");
+    wait_until(SOON, "a login is refused", || {
+        service
+            .mq
+            .health()
+            .detail
+            .is_some_and(|detail| refused(&detail))
+    });
+    assert!(!service.mq.health().to_string().contains(secret));
+    change(secret);
     story.wait_for_subscriptions(2);
     let lines = logs::captured_with(log::Level::Trace, secret);
     assert!(lines.is_empty(), "{lines:#?}");
@@ -224,11 +240,14 @@ fn publishing_is_back_as_soon_as_the_connection_is_however_long_it_was_down() {
     let vhost = Vhost::new();
     vhost.raw().classic("q");
     let proxy = Proxy::to(vhost.node());
-    let (service, _story) = told(&proxy.url_for(vhost.name()));
+    let (service, story) = told_by(Connection::builder(proxy.url_for(vhost.name())));
     service.mq.publish("", "q", &1).unwrap();
-    take_down(&proxy);
-    // By now a pause that doubles from half a second would be four seconds long.
+    // The socket that publishes is lost first; by now its pause is four seconds long.
+    proxy.refuse(true);
+    proxy.cut_nth(1);
     let_pass(secs(4.5));
+    proxy.cut_nth(0);
+    wait_until(SOON, "a pause", || !story.pauses().is_empty());
     proxy.refuse(false);
     wait_until(SOON, "the connection is up", || service.mq.is_running());
     let up = now();

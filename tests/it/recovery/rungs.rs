@@ -1,9 +1,12 @@
-//! A rung that goes missing under many copies: each return belongs to its own message.
+//! Copies that do not land, many of them or for long: each message is accounted for.
 
-use rungmq::{Message, RetryPolicy};
+use amiquip::AmqpValue;
+use rungmq::{Ack, Message, RetryPolicy};
+use serde_json::json;
 
 use super::{id, send, told};
-use crate::harness::{Vhost, secs, wait_until};
+use crate::harness::wait::let_pass;
+use crate::harness::{Vhost, secs, table, wait_until};
 use crate::observed::{SOON, diary, wait_until_empty};
 
 #[test]
@@ -65,5 +68,37 @@ fn of_400_messages_that_fail_at_once_those_of_the_missing_rung_wait_and_the_othe
     assert_eq!(consumer.in_flight(), 0);
     wait_until_empty(&vhost, "q");
     assert_eq!(raw.count("q.retry.1s") + raw.count("q.dlq"), 0);
+    assert_eq!(story.subscriptions().len(), 1);
+}
+
+#[test]
+fn a_delivery_limit_of_five_outlasts_ten_seconds_in_which_every_copy_is_refused() {
+    let vhost = Vhost::new();
+    let raw = vhost.raw();
+    let (service, story) = told(&vhost.url());
+    // What exceeds the limit is gone for good: nothing dead-letters it.
+    let queue = ("x-queue-type", AmqpValue::LongString("quorum".to_owned()));
+    let limit = ("x-delivery-limit", AmqpValue::LongInt(5));
+    raw.queue("q", table([queue, limit]));
+    let (diary, read) = diary();
+    let handle = move |message: Message<u64>| {
+        diary.note(&message);
+        Ack::reject("never")
+    };
+    service.mq.consume("q", handle).unwrap();
+    let refusing = json!({"max-length": 0, "overflow": "reject-publish"});
+    vhost.set_policy("refuse", "^q\\.dlq$", &refusing);
+    send(&raw, "q", 1, 1);
+    read.next();
+    let_pass(secs(10));
+    let ran = read.of(1).len();
+    assert!((2..=5).contains(&ran), "{ran}");
+    vhost.clear_policy("refuse");
+    service.wait_for_consumed("rejected", 1);
+    let got = raw.wait_for_get("q.dlq", SOON);
+    assert_eq!(got.message_id(), Some(id(1).as_str()));
+    assert_eq!(got.header_number("x-acemq-attempt"), Some(1));
+    assert!(read.of(1).len() <= 6, "{:?}", read.of(1));
+    wait_until_empty(&vhost, "q");
     assert_eq!(story.subscriptions().len(), 1);
 }
