@@ -6,11 +6,11 @@
 )]
 
 mod bounds;
-mod breaking;
 mod conflicts;
 mod contract;
 mod delivery;
 mod examples;
+mod extremes;
 mod guard;
 mod harness;
 mod harness_selftest;
@@ -29,6 +29,7 @@ mod publish_trouble;
 mod rungs;
 mod setting_aside;
 mod shutdown;
+mod stress;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;
