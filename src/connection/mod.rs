@@ -58,7 +58,7 @@ const BATCH: usize = 1024;
 /// let mq = Connection::open("amqp://localhost")?;
 /// mq.consume("orders.new", |message: Message<String>| {
 ///     println!("{}", message.payload());
-///     Ack::accept()
+///     Ack::accept() // an Err or Ack::retry, without a retry policy, goes to the dead-letter queue
 /// })?;
 /// mq.wait()?;
 /// # Ok(())
@@ -121,11 +121,14 @@ impl Connection {
                 address: error.address,
                 reason: error.reason,
             })?;
+        let (first, longest) = builder.recovery_backoff;
+        let backoff = Backoff::new(first, longest);
         let (publisher, publisher_ended) = Publisher::start(PublisherSettings {
             dialler: dialler.clone(),
             metrics: builder.metrics.clone(),
             confirm_timeout: builder.confirm_timeout,
             connect_timeout: limit,
+            backoff,
             view: Arc::default(),
             writing: Arc::default(),
         })
@@ -137,7 +140,6 @@ impl Connection {
             call_timeout: limit,
         };
         let status = Status::new(commands.0.clone(), uplink.clone(), services.clock.clone());
-        let (first, longest) = builder.recovery_backoff;
         let supervisor = Supervisor {
             commands,
             status: status.clone(),
@@ -148,7 +150,7 @@ impl Connection {
             clock: services.clock.clone(),
             metrics: builder.metrics,
             call_timeout: limit,
-            backoff: Backoff::new(first, longest),
+            backoff,
             attempts: builder.recovery_attempts,
         };
         supervisor.start(uplink).map_err(no_thread)?;
@@ -264,7 +266,14 @@ impl Connection {
     /// JSON payload decoded.
     ///
     /// What it returns settles the message: `()` or `Ok` accepts it, `Err` tries it again as the retry policy says, an
-    /// [`Ack`](crate::Ack) says precisely what is to become of it. A panic counts as an error.
+    /// [`Ack`](crate::Ack) says precisely what is to become of it. A panic counts as an error. Without a
+    /// [policy](ConnectionBuilder::retry_policy) the first `Err` sends the message to the dead-letter queue.
+    ///
+    /// The error is anything that turns into `Box<dyn Error + Send + Sync>`: that itself (a `Box<dyn Error>` alone does not),
+    /// `anyhow::Error`, any error type that is `Send + Sync`.
+    ///
+    /// For payloads that are not JSON there is [`ConsumerBuilder::codec`] with [`Text`](crate::Text) or
+    /// [`Bytes`](crate::Bytes); what cannot be decoded goes to the parked queue.
     ///
     /// # Errors
     ///

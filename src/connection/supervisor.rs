@@ -116,6 +116,11 @@ impl Supervision {
                     self.dial();
                     continue;
                 }
+                recv(self.supervisor.publisher_ended) -> _ => {
+                    // Only a panic of its own ends it before a close: nothing could be retried or set aside any more.
+                    self.supervisor.status.lose("the publisher thread has ended");
+                    return self.give_up();
+                }
                 recv(self.watch) -> _ => {
                     self.supervisor.publisher.give_up_stuck_write();
                     continue;
@@ -131,7 +136,7 @@ impl Supervision {
                 }
                 Ok(Command::Dialled { number, result }) if number == self.number => match result {
                     Ok(uplink) => self.recovered(uplink),
-                    Err(error) => self.not_recovered(&error),
+                    Err(error) => self.not_recovered(&format!("no connection to {error}")),
                 },
                 Ok(Command::Notice { .. } | Command::Dialled { .. }) => {}
                 Ok(Command::Close { deadline, timeout }) => return self.close(deadline, timeout),
@@ -158,7 +163,12 @@ impl Supervision {
         match notice {
             LinkNotice::Blocked(reason) => debug!("the consuming link is blocked: {reason}"),
             LinkNotice::Unblocked => debug!("the consuming link is unblocked"),
-            LinkNotice::Gone(reason) => self.lost(&reason),
+            LinkNotice::Gone(reason) if self.uplink.is_some() => self.lost(&reason),
+            LinkNotice::Gone(reason) => {
+                // It died before the dial that made it was taken in: that is told of a dead link, too late.
+                self.number += 1;
+                self.not_recovered(&reason);
+            }
         }
     }
 
@@ -177,7 +187,7 @@ impl Supervision {
         if supervisor.attempts == Some(0) {
             return;
         }
-        if supervisor.backoff.needs_no_pause() {
+        if supervisor.backoff.is_at_once() {
             self.dial();
         } else {
             self.pause();
@@ -219,13 +229,14 @@ impl Supervision {
         let downtime = self.up_since.saturating_duration_since(self.down_since);
         info!("connected again after {downtime:?}");
         supervisor.status.recover(&uplink);
+        supervisor.publisher.try_now();
         supervisor.metrics.recovered(&Recovered::new(downtime));
         self.uplink = Some(uplink);
     }
 
-    fn not_recovered(&mut self, error: &DialError) {
-        warn!("no connection to {error}");
-        self.supervisor.status.lose(&error.to_string());
+    fn not_recovered(&mut self, reason: &str) {
+        warn!("not connected again: {reason}");
+        self.supervisor.status.lose(reason);
         self.failed_attempts += 1;
         if !self.has_given_up() {
             self.pause();
@@ -358,3 +369,11 @@ impl Drain {
         shorter
     }
 }
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests;

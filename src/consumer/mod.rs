@@ -7,6 +7,7 @@ mod intake;
 mod ledger;
 mod pace;
 mod pool;
+mod questions;
 mod settling;
 mod share;
 mod subscription;

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-/// More than any process waits, and far from every overflow.
-const MOST: Duration = Duration::from_secs(60 * 60 * 24 * 365);
+/// A pause of zero would be a hot loop,
+const SHORTEST: Duration = Duration::from_millis(10);
+/// and one that no clock can add to the present would be a panic.
+const LONGEST: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
 /// Pauses that double from the first to the longest, spread by a fifth both ways so that a fleet does not try in step.
 #[derive(Clone, Copy, Debug)]
@@ -12,26 +14,26 @@ pub(crate) struct Backoff {
     longest: Duration,
     next: Duration,
     last: Duration,
-    /// Nothing was tried since pauses began anew.
-    fresh: bool,
+    /// Something has been tried since pauses began anew.
+    tried: bool,
 }
 
 impl Backoff {
     pub(crate) fn new(first: Duration, longest: Duration) -> Self {
-        let longest = longest.max(first).min(MOST);
-        let first = first.min(MOST);
+        let first = first.clamp(SHORTEST, LONGEST);
+        let longest = longest.clamp(first, LONGEST);
         Self {
             first,
             longest,
             next: first,
             last: Duration::ZERO,
-            fresh: true,
+            tried: false,
         }
     }
 
     /// The next pause; `uniform` is a random number from 0 to 1.
     pub(crate) fn pause(&mut self, uniform: f64) -> Duration {
-        self.fresh = false;
+        self.tried = true;
         self.last = self.next;
         self.next = self.next.saturating_mul(2).min(self.longest);
         self.last.mul_f64(0.8 + 0.4 * uniform.clamp(0.0, 1.0))
@@ -41,14 +43,18 @@ impl Backoff {
     /// goes down at once must not be tried in a hot loop.
     pub(crate) fn lasted(&mut self, life: Duration) {
         if life > self.last.max(self.first) {
-            *self = Self::new(self.first, self.longest);
+            self.reset();
         }
     }
 
-    /// Whether the try that is due needs no pause: the first one since pauses began anew, even if it succeeds. What comes
-    /// up and goes down at once would be tried without end otherwise.
-    pub(crate) fn needs_no_pause(&mut self) -> bool {
-        std::mem::take(&mut self.fresh)
+    /// Whether the next try needs no pause: only the first one since pauses began anew.
+    pub(crate) fn is_at_once(&mut self) -> bool {
+        !std::mem::replace(&mut self.tried, true)
+    }
+
+    /// Pauses begin anew.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::new(self.first, self.longest);
     }
 }
 
@@ -72,29 +78,36 @@ mod tests {
     #[test]
     fn begins_anew_only_after_a_life_longer_than_the_last_pause() {
         let mut backoff = Backoff::new(500 * MS, 30_000 * MS);
-        assert!(backoff.needs_no_pause());
+        assert!(backoff.is_at_once() && !backoff.is_at_once());
         pauses(&mut backoff, 3);
         backoff.lasted(1_999 * MS);
         assert_eq!(pauses(&mut backoff, 1), [4000]);
         backoff.lasted(4_001 * MS);
-        assert!(backoff.needs_no_pause());
+        assert!(backoff.is_at_once());
         assert_eq!(pauses(&mut backoff, 1), [500]);
+        assert!(!backoff.is_at_once());
     }
 
     #[test]
-    fn only_one_try_needs_no_pause_unless_what_it_brought_lasts() {
+    fn what_comes_up_and_goes_down_at_once_is_tried_at_once_only_once() {
         let mut backoff = Backoff::new(500 * MS, 30_000 * MS);
-        assert!(backoff.needs_no_pause());
-        backoff.lasted(10 * MS);
-        assert!(!backoff.needs_no_pause());
-        backoff.lasted(501 * MS);
-        assert!(backoff.needs_no_pause());
+        backoff.lasted(MS);
+        assert!(backoff.is_at_once());
+        backoff.lasted(MS);
+        assert!(!backoff.is_at_once());
     }
 
     #[test]
-    fn pauses_without_end_do_not_overflow() {
+    fn no_option_makes_a_hot_loop_or_an_overflow() {
+        let mut backoff = Backoff::new(Duration::ZERO, Duration::ZERO);
+        assert_eq!(pauses(&mut backoff, 2), [10, 10]);
         let mut backoff = Backoff::new(Duration::MAX, Duration::MAX);
-        assert!(backoff.pause(1.0) >= MOST);
+        let longest = backoff.pause(1.0);
+        assert!(
+            std::time::SystemTime::UNIX_EPOCH
+                .checked_add(longest)
+                .is_some()
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod thread;
 mod tracker;
 
 use crate::clock::monotonic;
-use crate::link::{Dialler, Generation, Link};
+use crate::link::{Backoff, Dialler, Generation, Link};
 use crate::metrics::{Metrics, PublishOutcome, Published};
 use crate::transport::Outgoing;
 use crossbeam_channel::{Sender, unbounded};
@@ -69,6 +69,8 @@ enum Command {
     Publish(Job),
     /// Look again at what waits: a drain has begun, or a generation has ended.
     LookAgain,
+    /// The broker is there: a lost link need not wait for the end of its pause.
+    TryNow,
     /// The link is there, or could not be made.
     Opened(opening::Opening),
     Notice {
@@ -103,6 +105,8 @@ pub(crate) struct PublisherSettings {
     pub(crate) metrics: Metrics,
     pub(crate) confirm_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    /// Between attempts to make the link again.
+    pub(crate) backoff: Backoff,
     pub(crate) view: Arc<Mutex<PublisherView>>,
     pub(crate) writing: Arc<Mutex<Option<Writing>>>,
 }
@@ -258,6 +262,11 @@ impl Publisher {
     /// Has the publisher look again at what waits unwritten.
     pub(crate) fn look_again(&self) {
         self.send(Command::LookAgain);
+    }
+
+    /// The broker has just been reached: a lost link is made again without waiting for the end of its pause.
+    pub(crate) fn try_now(&self) {
+        self.send(Command::TryNow);
     }
 
     /// Ends publishing: what waits is answered as not sent, what is in flight as unknown.

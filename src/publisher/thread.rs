@@ -19,9 +19,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Before the next attempt to open the publishing link.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How often a connection that has fallen silent is looked at.
 const SILENCE_LOOK: Duration = Duration::from_millis(200);
 
@@ -45,12 +42,12 @@ pub(super) fn start(
         publishes: Lane::new(settings.confirm_timeout),
         trials: Lane::one_at_a_time(settings.confirm_timeout),
         proven: HashSet::new(),
+        backoff: settings.backoff,
         settings,
         inbox,
         commands,
         state: State::Absent { not_before: None },
         number: 0,
-        backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
         opened_at: monotonic(),
         down: None,
         blocked: None,
@@ -146,6 +143,7 @@ impl PublisherThread {
                 None => self.trials.push(job),
             },
             Command::LookAgain => {}
+            Command::TryNow => self.try_now(),
             Command::Opened(Ok(opened)) => self.opened(opened),
             Command::Opened(Err(reason)) => self.not_opened(&reason),
             Command::Notice { link, notice } if link == self.number => self.notice(notice),
@@ -191,6 +189,13 @@ impl PublisherThread {
         self.down = Some(reason.to_owned());
     }
 
+    fn try_now(&mut self) {
+        self.backoff.reset();
+        if let State::Absent { not_before } = &mut self.state {
+            *not_before = None;
+        }
+    }
+
     fn refuse_callers(&mut self, reason: &str) {
         let waiting = self.publishes.withdraw(|_| true).into_iter();
         for waiter in waiting.chain(self.trials.withdraw(|_| true)) {
@@ -213,9 +218,11 @@ impl PublisherThread {
         self.proven.clear();
         self.refuse_callers(&format!("the connection was lost: {reason}"));
         self.blocked = None;
+        // What that link still has to say comes too late, and must not be taken for the next one's.
+        self.number += 1;
         self.down = Some(reason.to_owned());
         self.backoff.lasted(self.opened_at.elapsed());
-        let not_before = if self.backoff.needs_no_pause() {
+        let not_before = if self.backoff.is_at_once() {
             None
         } else {
             monotonic().checked_add(self.backoff.pause(rand::random()))
@@ -353,6 +360,8 @@ impl PublisherThread {
         // What an old link said late does not hold for the new one, and can never be taken back.
         self.blocked = None;
         self.state = State::Opening;
+        // Of a link that was blocked before it was ever ready.
+        self.blocked = None;
         let (number, settings, commands) =
             (self.number, self.settings.clone(), self.commands.clone());
         let opening = move || {

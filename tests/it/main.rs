@@ -26,6 +26,7 @@ mod publish_large;
 mod publish_missing_exchange;
 mod publish_outcomes;
 mod publish_trouble;
+mod recovery;
 mod rungs;
 mod setting_aside;
 mod shutdown;

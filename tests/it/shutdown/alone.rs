@@ -35,7 +35,7 @@ pub(crate) fn alone<T>(name: &str, prepare: impl FnOnce() -> (String, T), body: 
 }
 
 /// The threads of this process that belong to the library or to the client below it.
-pub(super) fn library_threads() -> Vec<String> {
+pub(crate) fn library_threads() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
     let mut names: Vec<_> = names
@@ -53,7 +53,7 @@ pub(crate) fn nothing() -> (String, ()) {
 
 /// On the shared broker, with [`Q`](super::Q): gives the URL of a virtual host.
 #[track_caller]
-pub(super) fn a_queue() -> (String, Vhost<'static>) {
+pub(crate) fn a_queue() -> (String, Vhost<'static>) {
     let vhost = Vhost::new();
     vhost.raw().classic(super::Q);
     (vhost.url(), vhost)
@@ -61,7 +61,7 @@ pub(super) fn a_queue() -> (String, Vhost<'static>) {
 
 /// Waits until exactly these threads of the library are left.
 #[track_caller]
-pub(super) fn threads_left(expected: &[&str]) {
+pub(crate) fn threads_left(expected: &[&str]) {
     let expected: Vec<_> = expected.iter().map(|name| (*name).to_owned()).collect();
     let limit = Duration::from_secs(5);
     wait_for_value(limit, "threads left", &expected, library_threads);

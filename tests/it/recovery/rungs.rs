@@ -1,0 +1,69 @@
+//! A rung that goes missing under many copies: each return belongs to its own message.
+
+use rungmq::{Message, RetryPolicy};
+
+use super::{id, send, told};
+use crate::harness::{Vhost, secs, wait_until};
+use crate::observed::{SOON, diary, wait_until_empty};
+
+#[test]
+fn of_400_messages_that_fail_at_once_those_of_the_missing_rung_wait_and_the_others_do_not() {
+    let vhost = Vhost::new();
+    let raw = vhost.raw();
+    let (service, story) = told(&vhost.url());
+    // One second after the first attempt, two after the second and third.
+    let policy = RetryPolicy::exponential(4, secs(1), secs(2)).unwrap();
+    service.declare(&policy);
+    for n in 0..400_u64 {
+        send(&raw, "q", n, if n % 2 == 0 { 1 } else { 2 });
+    }
+    let (diary, read) = diary();
+    let (release, gate) = crossbeam_channel::bounded::<()>(0);
+    let handle = move |message: Message<u64>| {
+        diary.note(&message);
+        let _ = gate.recv();
+        if u64::from(message.attempt()) == 1 + message.payload() % 2 {
+            Err("at first")
+        } else {
+            Ok(())
+        }
+    };
+    let consumer = service.mq.consumer("q").retry_policy(policy);
+    let consumer = consumer
+        .prefetch(400)
+        .concurrency(400)
+        .start(handle)
+        .unwrap();
+    wait_until(SOON, "all of them run", || consumer.in_flight() == 400);
+    // It is empty, and remembered as standing.
+    raw.delete_queue("q.retry.2s");
+    drop(release);
+    service.wait_for_consumed("retried", 400);
+    service.wait_for_consumed("acked", 400);
+    for n in 0..400 {
+        let seen = read.of(n);
+        let first = 1 + u32::from(n % 2 == 1);
+        let attempts: Vec<_> = seen.iter().map(|seen| seen.attempt).collect();
+        assert_eq!(attempts, [first, first + 1], "{n}");
+        assert_eq!(seen[1].id, id(n));
+        // One came home by its rung, the other straight from the consumer.
+        let by = if n % 2 == 0 { "acemq.retry" } else { "" };
+        assert_eq!(seen[1].exchange, by, "{n}");
+        let waited = seen[1].at - seen[0].at;
+        assert!(
+            waited >= secs(if n % 2 == 0 { 0.9 } else { 1.5 }),
+            "{n}: {waited:?}"
+        );
+    }
+    assert_eq!(
+        service.counter("acemq.retry.rung.missing", &[("queue", "q")]),
+        200
+    );
+    for reason in ["unroutable", "nacked", "timeout", "lost"] {
+        assert_eq!(service.handed_back(reason), 0, "{reason}");
+    }
+    assert_eq!(consumer.in_flight(), 0);
+    wait_until_empty(&vhost, "q");
+    assert_eq!(raw.count("q.retry.1s") + raw.count("q.dlq"), 0);
+    assert_eq!(story.subscriptions().len(), 1);
+}
