@@ -6,11 +6,11 @@
 )]
 
 mod bounds;
-mod breaking;
 mod conflicts;
 mod contract;
 mod delivery;
 mod examples;
+mod extremes;
 mod guard;
 mod harness;
 mod harness_selftest;
@@ -30,6 +30,7 @@ mod recovery;
 mod rungs;
 mod setting_aside;
 mod shutdown;
+mod stress;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;
