@@ -64,7 +64,10 @@ pub struct Health {
 }
 
 impl Health {
-    /// As a JSON object: `status`, `checked` (RFC 3339), `detail` if there is any, and `parts`.
+    /// As a JSON object: `status`, `checked` (RFC 3339), `detail` if there is any, and `parts`: `consumers`,
+    /// `consumers_running`, `queues`, `blocked` and `blocked_reason` (`null` when there is none).
+    ///
+    /// The [guide](crate::docs::broker#losing-the-broker) shows one.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         let checked = humantime::format_rfc3339_millis(UNIX_EPOCH + self.checked);

@@ -10,6 +10,7 @@ use crate::properties::Properties;
 use crate::publish_error::PublishErrorKind;
 use crate::transport::{Body, Outgoing};
 use serde::Serialize;
+use std::fmt;
 use std::sync::Arc;
 
 const TRANSIENT: u8 = 1;
@@ -33,7 +34,7 @@ const PERSISTENT: u8 = 2;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a message has no effect until it is published"]
 pub struct Publish {
     body: Body,
@@ -110,7 +111,7 @@ impl Publish {
         self
     }
 
-    /// Whether a message that no queue takes is an error ([`PublishError::is_unroutable`]). Defaults to false: the broker
+    /// Whether a message that no queue takes is an error ([`PublishError::is_unroutable`](crate::PublishError::is_unroutable)). Defaults to false: the broker
     /// drops it without a word.
     pub fn mandatory(mut self, mandatory: bool) -> Self {
         self.mandatory = mandatory;
@@ -285,6 +286,21 @@ impl Publish {
     }
 }
 
+/// Shows the body's length in place of the body.
+impl fmt::Debug for Publish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Publish")
+            .field("exchange", &self.exchange)
+            .field("routing_key", &self.routing_key)
+            .field("id", &self.id)
+            .field("kind", &self.kind)
+            .field("mandatory", &self.mandatory)
+            .field("headers", &self.headers)
+            .field("body_bytes", &self.body.len())
+            .finish_non_exhaustive()
+    }
+}
+
 fn check_headers(headers: &Headers) -> Result<(), PublishErrorKind> {
     for (name, value) in headers.iter() {
         naming::check("header name", name)
@@ -311,4 +327,24 @@ fn check_value(name: &str, value: &HeaderValue) -> Result<(), PublishErrorKind> 
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::publish_error::PublishError;
+
+    #[test]
+    fn debug_output_has_the_length_of_the_body_and_not_the_body() {
+        let message = Publish::text("secret");
+        let error = PublishError::new(
+            PublishErrorKind::Refused("nack".to_owned()),
+            Some(message.clone()),
+        );
+        for shown in [format!("{message:?}"), format!("{error:?}")] {
+            assert!(shown.contains("body_bytes: 6"), "{shown}");
+            assert!(!shown.contains("secret"), "{shown}");
+            assert!(!shown.contains("115, 101"), "{shown}");
+        }
+    }
 }

@@ -58,7 +58,7 @@ const BATCH: usize = 1024;
 /// let mq = Connection::open("amqp://localhost")?;
 /// mq.consume("orders.new", |message: Message<String>| {
 ///     println!("{}", message.payload());
-///     Ack::accept()
+///     Ack::accept() // an Err or Ack::retry, without a retry policy, goes to the dead-letter queue
 /// })?;
 /// mq.wait()?;
 /// # Ok(())
@@ -266,7 +266,14 @@ impl Connection {
     /// JSON payload decoded.
     ///
     /// What it returns settles the message: `()` or `Ok` accepts it, `Err` tries it again as the retry policy says, an
-    /// [`Ack`](crate::Ack) says precisely what is to become of it. A panic counts as an error.
+    /// [`Ack`](crate::Ack) says precisely what is to become of it. A panic counts as an error. Without a
+    /// [policy](ConnectionBuilder::retry_policy) the first `Err` sends the message to the dead-letter queue.
+    ///
+    /// The error is anything that turns into `Box<dyn Error + Send + Sync>`: that itself (a `Box<dyn Error>` alone does not),
+    /// `anyhow::Error`, any error type that is `Send + Sync`.
+    ///
+    /// For payloads that are not JSON there is [`ConsumerBuilder::codec`] with [`Text`](crate::Text) or
+    /// [`Bytes`](crate::Bytes); what cannot be decoded goes to the parked queue.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ use crate::metrics::{CopyLanded, HandBackReason, HandedBack, RungMissing, SetAsi
 use crate::naming;
 use crate::outcome::Outcome;
 use crate::publisher::{CopyAnswer, PublishResult, UnknownCause};
-use crate::retry::{Decision, Wait};
+use crate::retry::{Decision, UNDECODABLE, Wait};
 use crate::shutdown::StrandedDelivery;
 use crate::transport::{Channel, Delivery, Failure};
 use crossbeam_channel::Sender;
@@ -30,6 +30,9 @@ use std::time::{Duration, Instant};
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 /// A third of RabbitMQ's own limit for an unsettled delivery.
 const LONG_UNSTARTED: Duration = Duration::from_secs(10 * 60);
+
+/// How much of a reason is logged, in characters.
+const LOGGED_REASON: usize = 500;
 
 /// One delivery that is not settled yet.
 struct Entry {
@@ -427,6 +430,7 @@ impl<'a> Settling<'a> {
             End::Returned | End::Stale | End::Stranded => return,
         };
         if end == End::Acked && matches!(before, State::Copying { .. }) {
+            log_set_aside(queue, &entry);
             let landed = CopyLanded::new(queue, decided);
             self.services.metrics.copy_landed(&landed);
         }
@@ -539,6 +543,24 @@ impl<'a> Settling<'a> {
             Target::DeadLetter => naming::dead_letter_queue(source),
             Target::Parked => naming::parked_queue(source),
         }
+    }
+}
+
+fn log_set_aside(queue: &str, entry: &Entry) {
+    let (end, reason) = match &entry.decision {
+        Some(Decision::DeadLetter { reason, .. }) => ("dead-lettered", reason),
+        Some(Decision::Park { reason }) => ("parked", reason),
+        _ => return,
+    };
+    let id = entry
+        .task
+        .opened()
+        .map_or("", |opened| opened.envelope.id());
+    if reason.starts_with(UNDECODABLE) {
+        debug!("{queue}: {id} was {end}: {UNDECODABLE}");
+    } else {
+        let reason: String = reason.chars().take(LOGGED_REASON).collect();
+        debug!("{queue}: {id} was {end}: {}", reason.escape_debug());
     }
 }
 

@@ -10,7 +10,7 @@ mod policy;
 /// From here on a retry waits on the broker, unless something else is said.
 pub(crate) const DEFAULT_THRESHOLD: std::time::Duration = std::time::Duration::from_secs(30);
 
-pub(crate) use decide::{Decision, Verdict, Wait, decide};
+pub(crate) use decide::{Decision, UNDECODABLE, Verdict, Wait, decide};
 pub use explain::{ExplainedAttempt, Explanation, NextStep};
 pub use ladder::{LadderError, RetryLadder, Rung};
 pub use policy::{PolicyError, RetryPolicy};

@@ -130,6 +130,7 @@ impl AmqpTransport {
                 "the broker refused the credentials of {}, or closed the connection while it checked them",
                 self.url.authentication
             ),
+            Error::UnexpectedSocketClose => format!("{error}; is that a RabbitMQ port?"),
             Error::ConnectionTimeout => "no connection within the limit".to_owned(),
             other => describe(&other),
         })

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::harness::wait::timed;
 use crate::harness::{Flow, Proxy, Vhost, Way, holds_for, secs, wait_until};
-use crate::observed::{Observed, SOON, diary, fixed};
+use crate::observed::{Observed, SOON, diary, fixed, wait_until_empty};
 
 #[test]
 fn calls_while_the_connection_is_down_are_refused_at_once_and_work_again_afterwards() {
@@ -22,6 +22,7 @@ fn calls_while_the_connection_is_down_are_refused_at_once_and_work_again_afterwa
     let consumer = mq.consume("q", |_: Message<u64>| ()).unwrap();
     mq.publish("", "q", &1).unwrap();
     service.wait_for_consumed("acked", 1);
+    wait_until_empty(&vhost, "q");
     let waiting = mq.clone();
     let waiter = thread::spawn(move || waiting.wait());
     take_down(&proxy);

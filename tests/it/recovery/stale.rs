@@ -5,7 +5,7 @@ use crossbeam_channel::{bounded, unbounded};
 use rungmq::{Ack, HealthStatus, Message, Queue};
 
 use super::{consumers_on, one_consumer, told};
-use crate::harness::{Vhost, holds_for, secs, wait_until};
+use crate::harness::{Proxy, Vhost, holds_for, secs, wait_until};
 use crate::observed::{SOON, diary, fixed, unacknowledged, wait_until_empty};
 
 #[test]
@@ -170,5 +170,64 @@ fn deliveries_that_nobody_has_started_are_dropped_with_their_channel() {
         assert!(seen.iter().all(|seen| seen.attempt == 1));
         assert!(seen.last().unwrap().redelivered);
     }
+    wait_until_empty(&vhost, "q");
+}
+
+#[test]
+fn copies_that_wait_unsent_while_publishing_is_down_are_dropped_with_their_channel() {
+    let vhost = Vhost::new();
+    let proxy = Proxy::to(vhost.node());
+    let (service, story) = told(&proxy.url_for(vhost.name()));
+    service.declare_queue(Queue::new("q").classic(), &fixed(1, 0.0));
+    let (diary, read) = diary();
+    let (release, gate) = bounded::<()>(0);
+    let handle = move |message: Message<u64>| {
+        diary.note(&message);
+        let _ = gate.recv();
+        if *message.payload() == 0 {
+            Ack::accept()
+        } else {
+            Ack::reject("never")
+        }
+    };
+    let consumer = service.mq.consumer("q").concurrency(11);
+    let consumer = consumer.start(handle).unwrap();
+    for payload in 0..=10 {
+        service.mq.publish("", "q", &payload).unwrap();
+        read.next();
+    }
+    // Only the socket that publishes is lost.
+    proxy.refuse(true);
+    proxy.cut_nth(1);
+    wait_until(SOON, "health says so", || {
+        service.mq.health().status == HealthStatus::Degraded
+    });
+    let error = service.mq.publish("", "q", &11).unwrap_err();
+    assert!(error.is_refused(), "{error}");
+    assert!(service.mq.is_running() && consumer.is_running());
+    drop(release);
+    // What needs no copy is settled all the same.
+    service.wait_for_consumed("acked", 1);
+    wait_until(SOON, "the copies wait", || {
+        service.mq.health().waiting_copies == 10
+    });
+    assert_eq!(service.handed_back("lost"), 0);
+
+    proxy.cut_nth(0);
+    wait_until(SOON, "they wait no longer", || {
+        service.mq.health().waiting_copies == 0
+    });
+    service.wait_for_consumed("discarded", 10);
+    proxy.refuse(false);
+    story.wait_for_subscriptions(2);
+    service.wait_for_consumed("rejected", 10);
+    for payload in 1..=10 {
+        assert_eq!(read.attempts(payload), [1, 1]);
+    }
+    let raw = vhost.raw();
+    raw.wait_for_count("q.dlq", 10, SOON);
+    holds_for(secs(0.5), "there are no more copies", || {
+        raw.count("q.dlq") == 10
+    });
     wait_until_empty(&vhost, "q");
 }
