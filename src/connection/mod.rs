@@ -120,11 +120,14 @@ impl Connection {
                 address: error.address,
                 reason: error.reason,
             })?;
+        let (first, longest) = builder.recovery_backoff;
+        let backoff = Backoff::new(first, longest);
         let (publisher, publisher_ended) = Publisher::start(PublisherSettings {
             dialler: dialler.clone(),
             metrics: builder.metrics.clone(),
             confirm_timeout: builder.confirm_timeout,
             connect_timeout: limit,
+            backoff,
             view: Arc::default(),
         })
         .map_err(no_thread)?;
@@ -135,7 +138,6 @@ impl Connection {
             call_timeout: limit,
         };
         let status = Status::new(commands.0.clone(), uplink.clone());
-        let (first, longest) = builder.recovery_backoff;
         let supervisor = Supervisor {
             commands,
             status: status.clone(),
@@ -146,7 +148,7 @@ impl Connection {
             clock: services.clock.clone(),
             metrics: builder.metrics,
             call_timeout: limit,
-            backoff: Backoff::new(first, longest),
+            backoff,
             attempts: builder.recovery_attempts,
         };
         supervisor.start(uplink).map_err(no_thread)?;

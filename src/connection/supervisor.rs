@@ -185,6 +185,7 @@ impl Supervision {
         let downtime = self.up_since.saturating_duration_since(self.down_since);
         info!("connected again after {downtime:?}");
         supervisor.status.recover(&uplink);
+        supervisor.publisher.reachable();
         supervisor.metrics.recovered(&Recovered::new(downtime));
         self.uplink = Some(uplink);
     }

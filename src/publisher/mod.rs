@@ -9,7 +9,7 @@ mod thread;
 mod tracker;
 
 use crate::clock::monotonic;
-use crate::link::{Dialler, Generation};
+use crate::link::{Backoff, Dialler, Generation};
 use crate::metrics::{Metrics, PublishOutcome, Published};
 use crate::transport::Outgoing;
 use crossbeam_channel::{Sender, unbounded};
@@ -67,6 +67,8 @@ enum Command {
     Publish(Job),
     /// Look again at what waits: a drain has begun, or a generation has ended.
     LookAgain,
+    /// The broker can be reached again: a pause before the next attempt is over.
+    Reachable,
     /// The link is there, or could not be made.
     Opened(thread::Opening),
     Notice {
@@ -101,6 +103,7 @@ pub(crate) struct PublisherSettings {
     pub(crate) metrics: Metrics,
     pub(crate) confirm_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    pub(crate) backoff: Backoff,
     pub(crate) view: Arc<Mutex<PublisherView>>,
 }
 
@@ -234,6 +237,11 @@ impl Publisher {
     /// Has the publisher look again at what waits unwritten.
     pub(crate) fn look_again(&self) {
         self.send(Command::LookAgain);
+    }
+
+    /// The consuming link is up again, so the publishing link need not pause any longer.
+    pub(crate) fn reachable(&self) {
+        self.send(Command::Reachable);
     }
 
     /// Ends publishing: what waits is answered as not sent, what is in flight as unknown.

@@ -16,10 +16,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Before the next attempt to open the publishing link.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
 /// The publishing link as it comes from the thread that opened it.
 pub(super) type Opening = Result<Opened, String>;
 
@@ -48,12 +44,12 @@ pub(super) fn start(
     let mut publisher = PublisherThread {
         copies: Lane::new(settings.confirm_timeout),
         publishes: Lane::new(settings.confirm_timeout),
+        backoff: settings.backoff,
         settings,
         inbox,
         commands,
         state: State::Absent { not_before: None },
         number: 0,
-        backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
         opened_at: monotonic(),
         down: None,
         blocked: None,
@@ -136,6 +132,11 @@ impl PublisherThread {
                 None => self.publishes.push(job),
             },
             Command::LookAgain => {}
+            Command::Reachable => {
+                if let State::Absent { not_before } = &mut self.state {
+                    *not_before = None;
+                }
+            }
             Command::Opened(Ok(opened)) => self.opened(opened),
             Command::Opened(Err(reason)) => self.not_opened(&reason),
             Command::Notice { link, notice } if link == self.number => self.notice(notice),
