@@ -105,6 +105,8 @@ struct State {
     /// Permits in use.
     running: usize,
     idle: usize,
+    /// Started, and not yet come to look for work.
+    starting: usize,
     threads: usize,
     /// Somebody wants to be told when a permit is given back.
     permit_wanted: bool,
@@ -139,8 +141,9 @@ impl Pool {
         for _ in 0..wanted.min(state.idle) {
             self.0.wake.notify_one();
         }
-        for _ in state.idle..wanted {
+        for _ in 0..state.missing(self.0.work.concurrency) {
             state.threads += 1;
+            state.starting += 1;
             let shared = self.0.clone();
             let name = format!("rungmq-worker-{}", self.0.work.label);
             if let Err(error) = thread::Builder::new()
@@ -148,6 +151,7 @@ impl Pool {
                 .spawn(move || shared.run())
             {
                 state.threads -= 1;
+                state.starting -= 1;
                 warn!(
                     "{}: no further worker thread could be started: {error}",
                     self.0.work.queue
@@ -202,6 +206,12 @@ impl State {
                 .min(concurrency.saturating_sub(self.running))
     }
 
+    /// How many workers have to be started for that.
+    fn missing(&self, concurrency: usize) -> usize {
+        self.wanted(concurrency)
+            .saturating_sub(self.idle + self.starting)
+    }
+
     fn next(&mut self, concurrency: usize) -> Option<Next> {
         if self.shut {
             return None;
@@ -228,6 +238,7 @@ impl Shared {
     /// A worker's life.
     fn run(&self) {
         let mut state = self.state.lock();
+        state.starting -= 1;
         loop {
             match state.next(self.work.concurrency) {
                 Some(next) => {
@@ -346,5 +357,39 @@ impl Shared {
         if std::mem::take(&mut state.permit_wanted) {
             drop(self.work.control.send(Control::LookAgain));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::monotonic;
+    use crate::transport::Activity;
+    use crossbeam_channel::unbounded;
+
+    fn wait() -> WaitJob {
+        let (reports, _) = unbounded();
+        WaitJob {
+            tag: 1,
+            until: monotonic(),
+            then: News::WaitOver,
+            reporter: Reporter {
+                generation: Arc::new(Generation::new(Activity::new(Duration::ZERO))),
+                reports,
+            },
+        }
+    }
+
+    #[test]
+    fn a_worker_that_is_on_its_way_is_not_started_twice() {
+        let mut state = State::default();
+        state.waits.push_back(wait());
+        assert_eq!(state.missing(4), 1);
+        state.starting = 1;
+        assert_eq!(state.missing(4), 0);
+        state.waits.push_back(wait());
+        assert_eq!(state.missing(4), 1);
+        state.idle = 1;
+        assert_eq!(state.missing(4), 0);
     }
 }

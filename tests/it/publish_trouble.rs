@@ -4,7 +4,7 @@ use std::thread;
 
 use rungmq::{Ack, Connection, Envelope, Message, Publish, PublishError};
 
-use crate::harness::wait::timed;
+use crate::harness::wait::{Stopwatch, timed};
 use crate::harness::{Flow, Node, Proxy, Vhost, Way, secs, wait_until};
 use crate::observed::{Observed, SOON, diary, fixed, unacknowledged};
 
@@ -232,4 +232,27 @@ fn a_publish_in_flight_when_its_socket_dies_ends_as_unknown() {
         service.mq.publish("", "q", &3).is_ok()
     });
     assert!(service.mq.is_running());
+}
+
+#[test]
+fn publishing_goes_on_as_soon_as_the_connection_is_back_however_long_it_was_away() {
+    let vhost = Vhost::new();
+    let proxy = Proxy::to(vhost.node());
+    let builder = Connection::builder(proxy.url_for(vhost.name()));
+    let service = Observed::with(builder.recovery_backoff(secs(0.2), secs(0.2)));
+    vhost.raw().classic("q");
+    service.mq.publish("", "q", &0).unwrap();
+    proxy.refuse(true);
+    proxy.cut();
+    // Pauses of its own that double from half a second would now be at eight.
+    let clock = Stopwatch::start();
+    wait_until(SOON, "the connection has been away", || {
+        assert!(publish(&service, 1).is_err());
+        clock.elapsed() > secs(8.5)
+    });
+    proxy.refuse(false);
+    wait_until(SOON, "the connection is back", || service.mq.is_running());
+    wait_until(secs(3), "publishing goes on", || {
+        publish(&service, 2).is_ok()
+    });
 }
