@@ -216,7 +216,7 @@ impl Status {
         ended
     }
 
-    /// The link is gone; false when the connection is being closed anyway.
+    /// The link is gone. A connection that is being closed anyway stays so.
     pub(super) fn lose(&self, reason: &str) {
         let mut state = self.0.state.lock();
         state.uplink = None;

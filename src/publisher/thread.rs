@@ -232,7 +232,7 @@ impl PublisherThread {
         self.state = State::Absent { not_before };
     }
 
-    /// Reads confirms and returns on both channels.
+    /// Reads confirms and returns on every channel.
     fn receive(&mut self) {
         for which in LANES {
             match self.receive_on(which) {
@@ -362,8 +362,6 @@ impl PublisherThread {
         // What an old link said late does not hold for the new one, and can never be taken back.
         self.blocked = None;
         self.state = State::Opening;
-        // Of a link that was blocked before it was ever ready.
-        self.blocked = None;
         let (number, settings, commands) =
             (self.number, self.settings.clone(), self.commands.clone());
         let opening = move || {
