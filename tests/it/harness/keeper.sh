@@ -30,7 +30,10 @@ while read -r order; do
       kill -KILL "$server"
       wait "$server"
       server= ;;
-    freeze) kill -STOP "$server" ;;
+    freeze)
+      kill -STOP "$server"
+      # Each thread stops by itself, a moment after the signal.
+      while grep -qv ') [Tt] ' /proc/"$server"/task/*/stat; do :; done ;;
     thaw) kill -CONT "$server" ;;
     alive) kill -0 "$server" || { echo dead; continue; } ;;
   esac 2>/dev/null
