@@ -482,7 +482,8 @@ impl<'a> Settling<'a> {
         if self.memory.warned.insert(Target::Rung(delay)) {
             let wait = wait.min(longest);
             warn!(
-                "the rung {rung} does not exist, so retries wait in the consumer, {wait:?} at first"
+                "the rung {rung} does not exist or is on a cluster node that is down, so retries wait in the consumer, \
+                 {wait:?} at first"
             );
         }
         if let Some(entry) = self.ledger.get_mut(&tag) {
