@@ -315,6 +315,11 @@ impl PublisherThread {
             State::Ready(_) if self.blocked.is_some() => {}
             State::Ready(_) => {
                 for which in LANES {
+                    if self.lane(which).is_spent() {
+                        debug!("a publishing channel that has refused a message is replaced");
+                        self.lane(which).renew();
+                        self.reopen(which);
+                    }
                     // Again on the new channel: nothing else may come that would wake this thread.
                     while let Err(failure) = self.lane(which).write() {
                         debug!("a publish was not taken: {failure}");
