@@ -1,17 +1,17 @@
 //! Declarations and checks, each on a throw-away channel, so that a refusal costs nobody else anything.
 
-use super::Link;
+use super::{Link, Over, OverSignal, is_over};
+use crate::clock::{later, monotonic};
 use crate::declaration::Declaration;
 use crate::error::Error;
 use crate::transport::Failure;
-use crossbeam_channel::{Receiver, Sender, bounded, select_biased, unbounded};
+use crossbeam_channel::{Receiver, Select, Sender, bounded, select_biased, unbounded};
 use log::warn;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a probe may take before the connection counts as dead.
 const PROBE: Duration = Duration::from_secs(2);
@@ -49,10 +49,10 @@ impl Admin {
     pub(crate) fn start(link: Arc<Link>, limit: Duration) -> io::Result<Self> {
         let (jobs, inbox) = unbounded();
         let mut coordinator = Coordinator {
-            performer: Performer::start(&link)?,
+            performer: Some(Performer::start(&link)?),
             link: link.clone(),
             limit,
-            left: Arc::default(),
+            left: Vec::new(),
         };
         thread::Builder::new()
             .name("rungmq-admin".to_owned())
@@ -104,11 +104,12 @@ impl Admin {
 }
 
 struct Coordinator {
-    performer: Performer,
+    /// None while as many threads are left behind as may be.
+    performer: Option<Performer>,
     link: Arc<Link>,
     limit: Duration,
-    /// Threads in calls that the broker has not answered yet.
-    left: Arc<AtomicUsize>,
+    /// The ends of the threads in calls that the broker has not answered yet.
+    left: Vec<OverSignal>,
 }
 
 impl Coordinator {
@@ -131,34 +132,77 @@ impl Coordinator {
         (job.done)(result);
     }
 
+    /// A call that hangs costs its caller only, unless the whole connection has stopped answering.
     fn perform(&mut self, operation: Operation) -> Result<(), Failure> {
-        if self.link.is_gone() || self.performer.operations.send(operation).is_err() {
+        let performed = self.hand_over(operation);
+        if performed == Err(Failure::TimedOut) {
+            self.probe();
+        }
+        performed
+    }
+
+    fn hand_over(&mut self, operation: Operation) -> Result<(), Failure> {
+        let limit = later(monotonic(), self.limit);
+        let performer = self.free_performer(limit)?;
+        if self.link.is_gone() || performer.operations.send(operation).is_err() {
             return Err(self.link.lost());
         }
         select_biased! {
-            recv(self.performer.results) -> result => result.unwrap_or_else(|_| Err(self.link.lost())),
+            recv(performer.results) -> result => match result {
+                Ok(result) => {
+                    self.performer = Some(performer);
+                    result
+                }
+                Err(_) => Err(self.link.lost()),
+            },
             recv(self.link.gone()) -> _ => Err(self.link.lost()),
-            default(self.limit) => {
-                self.leave_behind();
+            default(limit.saturating_duration_since(monotonic())) => {
+                self.left.push(performer.ended);
                 Err(Failure::TimedOut)
             }
         }
     }
 
-    /// A call that hangs costs its caller only, unless the whole connection has stopped answering.
-    fn leave_behind(&mut self) {
-        let left = self.performer.leave(&self.left);
-        let answers = left <= MOST_LEFT_BEHIND
-            && self.link.open_channel(PROBE).is_ok_and(|channel| {
-                close_elsewhere(channel);
-                true
-            });
-        match Performer::start(&self.link) {
-            Ok(performer) if answers => self.performer = performer,
-            _ => {
+    fn free_performer(&mut self, limit: Instant) -> Result<Performer, Failure> {
+        if let Some(performer) = self.performer.take() {
+            return Ok(performer);
+        }
+        self.wait_for_room(limit)?;
+        Performer::start(&self.link).map_err(|error| {
+            warn!("no thread could be started to ask the broker: {error}");
+            Failure::TimedOut
+        })
+    }
+
+    /// Until fewer threads than may be are left behind.
+    fn wait_for_room(&mut self, limit: Instant) -> Result<(), Failure> {
+        loop {
+            self.left.retain(|ended| !is_over(ended));
+            if self.left.len() < MOST_LEFT_BEHIND {
+                return Ok(());
+            }
+            let mut select = Select::new();
+            for ended in &self.left {
+                select.recv(ended);
+            }
+            let gone = select.recv(self.link.gone());
+            match select.ready_deadline(limit) {
+                Ok(index) if index == gone => return Err(self.link.lost()),
+                Ok(_) => {}
+                Err(_) => return Err(Failure::TimedOut),
+            }
+        }
+    }
+
+    /// Gives the connection up if it does not even open a channel. That none is left to be opened says nothing.
+    fn probe(&self) {
+        match self.link.open_channel(PROBE) {
+            Ok(channel) => close_elsewhere(channel),
+            Err(Failure::TimedOut) => {
                 warn!("the broker does not answer any more: the connection is given up");
                 self.link.kill();
             }
+            Err(_) => {}
         }
     }
 }
@@ -171,46 +215,34 @@ fn close_elsewhere(channel: Box<dyn crate::transport::Channel>) {
     drop(closing);
 }
 
-/// The thread that makes the calls, one after the other.
+/// The thread that makes the calls, one after the other. It ends when this is dropped, after the call that it is in.
 struct Performer {
     operations: Sender<Operation>,
     results: Receiver<Result<(), Failure>>,
-    /// Set when the thread has been left behind: whom it tells that it is back.
-    left: Arc<OnceLock<Arc<AtomicUsize>>>,
+    ended: OverSignal,
 }
 
 impl Performer {
     fn start(link: &Arc<Link>) -> io::Result<Self> {
         let (operations, inbox) = unbounded();
         let (outbox, results) = unbounded();
-        let left: Arc<OnceLock<Arc<AtomicUsize>>> = Arc::default();
-        let (link, counter) = (link.clone(), left.clone());
+        let (over, ended) = Over::new();
+        let link = link.clone();
         thread::Builder::new()
             .name("rungmq-admin-call".to_owned())
             .spawn(move || {
                 for operation in inbox {
-                    let result = perform(&link, &operation);
-                    if let Some(left) = counter.get() {
-                        left.fetch_sub(1, Ordering::AcqRel);
-                        return;
-                    }
-                    if outbox.send(result).is_err() {
-                        return;
+                    if outbox.send(perform(&link, &operation)).is_err() {
+                        break;
                     }
                 }
+                drop(over);
             })?;
         Ok(Self {
             operations,
             results,
-            left,
+            ended,
         })
-    }
-
-    /// Leaves the thread in the call that it makes; returns how many are left so, this one included.
-    fn leave(&self, count: &Arc<AtomicUsize>) -> usize {
-        let left = count.fetch_add(1, Ordering::AcqRel) + 1;
-        let _ = self.left.set(count.clone());
-        left
     }
 }
 
@@ -222,3 +254,11 @@ fn perform(link: &Link, operation: &Operation) -> Result<(), Failure> {
     }
     channel.close()
 }
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests;

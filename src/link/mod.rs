@@ -17,7 +17,7 @@ pub(crate) use dialler::{DialError, Dialler, Sockets};
 pub(crate) use generation::Generation;
 pub(crate) use opener::{Link, LinkNotice};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -62,6 +62,11 @@ pub(crate) struct Over {
 
 /// Becomes ready, and stays so, once its [`Over`] is dropped.
 pub(crate) type OverSignal = Receiver<std::convert::Infallible>;
+
+/// Whether what `signal` tells of is over.
+pub(crate) fn is_over(signal: &OverSignal) -> bool {
+    matches!(signal.try_recv(), Err(TryRecvError::Disconnected))
+}
 
 impl Over {
     pub(crate) fn new() -> (Self, OverSignal) {

@@ -1,6 +1,6 @@
 //! The thread that owns a connection: it opens channels, watches for the end, and closes.
 
-use super::{Over, OverSignal};
+use super::{Over, OverSignal, is_over};
 use crate::transport::{self, Activity, Channel, Dialled, Failure, KillSwitch, LinkEvent};
 use crossbeam_channel::{Receiver, Select, Sender, bounded, select_biased, unbounded};
 use log::debug;
@@ -96,10 +96,7 @@ impl Link {
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        matches!(
-            self.gone.try_recv(),
-            Err(crossbeam_channel::TryRecvError::Disconnected)
-        )
+        is_over(&self.gone)
     }
 
     /// The largest frame that may be sent, in bytes.
