@@ -33,6 +33,8 @@ const DRAIN: Duration = Duration::from_secs(20);
 
 /// What `close_within` returned.
 type Closed = Result<(), rungmq::Error>;
+/// Where it will be, once a signal has begun a close.
+type Closing = Receiver<Receiver<Closed>>;
 
 const USAGE: &str = "\
 signal [QUEUE [WORK [DRAIN]]]    consumes until SIGINT or SIGTERM, then drains
@@ -75,7 +77,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn start() -> Result<(Connection, Receiver<Receiver<Closed>>), Box<dyn Error>> {
+fn start() -> Result<(Connection, Closing), Box<dyn Error>> {
     let url =
         std::env::var("AMQP_URL").unwrap_or_else(|_| "amqp://guest:guest@localhost:5672".into());
     let mut arguments = std::env::args().skip(1);
@@ -97,12 +99,8 @@ fn seconds(argument: Option<String>, default: Duration) -> Result<Duration, Box<
     argument.map_or(Ok(default), |text| Ok(Duration::from_secs(text.parse()?)))
 }
 
-/// The first signal closes, the second one ends the process at once. What comes first is where the result will be.
-fn close_on_signal(
-    mq: Connection,
-    mut signals: Signals,
-    drain: Duration,
-) -> Receiver<Receiver<Closed>> {
+/// The first signal closes, the second one ends the process at once.
+fn close_on_signal(mq: Connection, mut signals: Signals, drain: Duration) -> Closing {
     let (begin, closing) = bounded(1);
     thread::spawn(move || {
         let mut signals = signals.forever();
