@@ -335,7 +335,7 @@ impl Connection {
     /// [`Error::Drain`] names the deliveries that were left behind; they will be delivered again. [`Error::OwnThread`] on a
     /// thread of the library that runs no handler, such as an observer's.
     pub fn close_within(&self, timeout: Duration) -> Result<(), Error> {
-        self.0.core.status.close(Deadline::within(timeout), timeout)
+        self.0.core.status.close(Deadline::within(timeout))
     }
 
     /// Blocks until the connection has been closed, by any thread. The result of that close is for whoever called it. While a

@@ -427,7 +427,8 @@ impl<'a> Settling<'a> {
                 self.services.metrics.handed_back(&handed_back);
                 Outcome::HandedBack
             }
-            End::Returned | End::Stale | End::Stranded => return,
+            End::Stale => return entry.task.become_stale(),
+            End::Returned | End::Stranded => return,
         };
         if end == End::Acked && matches!(before, State::Copying { .. }) {
             log_set_aside(queue, &entry);

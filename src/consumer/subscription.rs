@@ -61,6 +61,8 @@ pub(super) fn start(
         ended,
         end: Mutex::new(None),
         cancelled: AtomicBool::new(false),
+        reported: AtomicBool::new(false),
+        deadline: Mutex::new(None),
         recovered: Mutex::new(None),
         down: Mutex::new(Vec::new()),
         trouble: Mutex::new(None),

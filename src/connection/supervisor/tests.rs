@@ -118,6 +118,6 @@ fn links_that_die_before_they_are_taken_in_count_as_failed_attempts() {
     }
     assert_eq!(status.phase(), Phase::Up);
     status
-        .close(Deadline::within(limit), limit)
+        .close(Deadline::within(limit))
         .expect("nothing is left behind");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rungmq::{Ack, ConnectionBuilder, Message};
 
 use super::{HOME, assert_nothing_rejected, prepare, raw, send, to_all, witness};
-use crate::harness::wait::{Stopwatch, let_pass};
+use crate::harness::wait::{Stopwatch, let_pass, wait_for_value};
 use crate::harness::{Cluster, Raw, secs, wait_until};
 use crate::observed::{Observed, Reader, SOON, diary, fixed, wait_until_empty};
 
@@ -71,9 +71,9 @@ fn when_each_node_is_killed_in_turn_every_message_ends_where_its_policy_says() {
     let ended = Stopwatch::start();
     let mut found = Found::default();
     let raw = raw(&cluster, HOME, &vhost);
-    wait_until(secs(60), "every message has come to its end", || {
+    wait_for_value(secs(60), "what is missing", &Vec::new(), || {
         found.take(&raw);
-        found.missing(sent, &read).is_empty()
+        found.missing(sent, &read)
     });
     println!(
         "{sent} messages, the last at its end after {:?}",
