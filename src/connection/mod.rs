@@ -46,7 +46,7 @@ const BATCH: usize = 1024;
 ///
 /// Dropping the last handle without [`close`](Self::close) stops everything at once, as `close_within(Duration::ZERO)` does,
 /// and takes a second at most: unsettled deliveries are delivered again. A handler that holds a clone keeps the connection
-/// open.
+/// open until its consumer has ended.
 ///
 /// A connection that is lost is made again, and its consumers subscribe again; until then calls are refused. See
 /// [`recovery_backoff`](ConnectionBuilder::recovery_backoff) and [`health`](Self::health).

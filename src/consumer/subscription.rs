@@ -39,7 +39,6 @@ pub(super) fn start(
     let work = Work {
         queue: settings.queue.clone(),
         label: settings.label.clone(),
-        handler,
         policy: settings.policy.clone(),
         threshold: settings.threshold,
         longest_wait: settings.longest_wait,
@@ -52,7 +51,7 @@ pub(super) fn start(
     let consumer = Consumer(Arc::new(Shared {
         queue: settings.queue.clone(),
         control,
-        pool: Pool::new(work),
+        pool: Pool::new(work, handler),
         in_flight,
         running: AtomicBool::new(false),
         generation: Mutex::new(None),
@@ -87,6 +86,7 @@ pub(super) fn start(
             drop(over);
         })
         .map_err(|error| {
+            consumer.0.pool.close();
             Error::Configuration(format!("no consumer thread could be started: {error}"))
         })?;
     await_start(&consumer, &outcome, limit)?;
