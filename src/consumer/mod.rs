@@ -172,7 +172,12 @@ impl Consumer {
             return Some(trouble.unwrap_or_else(|| "not subscribed yet".to_owned()));
         }
         let down = self.0.down.lock();
-        (!down.is_empty()).then(|| format!("on a cluster node that is down: {}", down.join(", ")))
+        (!down.is_empty()).then(|| {
+            format!(
+                "gone or on a cluster node that is down: {}",
+                down.join(", ")
+            )
+        })
     }
 
     /// Whether the handler that made a call is one of this consumer's.

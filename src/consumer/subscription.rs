@@ -245,7 +245,8 @@ impl ConsumerThread {
             .map_err(refused)?;
         share::check_source(&uplink.admin, queue)?;
         if settings.declare {
-            memory.down = share::declare(&uplink.admin, queue, &settings.ladder)?;
+            let again = started.is_none();
+            memory.down = share::declare(&uplink.admin, queue, &settings.ladder, again)?;
             shared.show_down(&memory.down);
             let rungs = settings.ladder.rungs().iter().map(Rung::delay);
             memory.rungs = rungs.collect();

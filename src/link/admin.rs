@@ -3,7 +3,6 @@
 use super::{Link, Over, OverSignal, is_over};
 use crate::clock::{later, monotonic};
 use crate::declaration::Declaration;
-use crate::error::Error;
 use crate::transport::Failure;
 use crossbeam_channel::{Receiver, Select, Sender, bounded, select_biased, unbounded};
 use log::warn;
@@ -80,26 +79,6 @@ impl Admin {
         let (reply, answer) = bounded(1);
         self.submit(operation, move |result| drop(reply.send(result)));
         answer.recv().unwrap_or_else(|_| Err(self.link.lost()))
-    }
-
-    /// Makes sure that what this user may not declare stands all the same; `refused` is the broker's answer to the
-    /// declaration. A binding cannot be asked for, and counts as standing.
-    pub(crate) fn check_instead(
-        &self,
-        declaration: &Declaration,
-        refused: Failure,
-    ) -> Result<(), Error> {
-        match self.call(Operation::Check(declaration.clone())) {
-            Ok(()) => Ok(()),
-            Err(failure) if failure.is_not_found() => Err(Error::broker(
-                format!("{declaration} does not exist, and this user may not declare it"),
-                refused,
-            )),
-            Err(failure) => Err(Error::broker(
-                format!("{declaration} could not be checked"),
-                failure,
-            )),
-        }
     }
 }
 

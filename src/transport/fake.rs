@@ -11,15 +11,22 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a channel does when it is asked to declare or check.
-type Ask = Arc<dyn Fn(&Declaration) -> Result<(), Failure> + Send + Sync>;
+/// How a channel answers.
+type Answer = Arc<dyn Fn(Call, &Declaration) -> Result<(), Failure> + Send + Sync>;
+
+/// What a channel is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Declare,
+    Check,
+}
 
 /// A channel that takes everything.
-pub(crate) struct FakeChannel(Ask);
+pub(crate) struct FakeChannel(Answer);
 
 impl FakeChannel {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(|_| Ok(())))
+        Self(Arc::new(|_, _| Ok(())))
     }
 }
 
@@ -31,11 +38,11 @@ impl fmt::Debug for FakeChannel {
 
 impl Channel for FakeChannel {
     fn declare(&self, declaration: &Declaration) -> Result<(), Failure> {
-        (self.0)(declaration)
+        (self.0)(Call::Declare, declaration)
     }
 
     fn check(&self, declaration: &Declaration) -> Result<(), Failure> {
-        (self.0)(declaration)
+        (self.0)(Call::Check, declaration)
     }
 
     fn limit_prefetch(&self, _prefetch: u16) -> Result<(), Failure> {
@@ -100,19 +107,19 @@ impl Confirms for FakeConfirms {
 /// A link that lives until its kill switch is thrown.
 struct FakeLink {
     life: Receiver<()>,
-    ask: Ask,
+    answer: Answer,
 }
 
-/// A link whose channels answer declarations and checks as `ask` says.
+/// A link whose channels answer declarations and checks as `answer` says.
 pub(crate) fn dialled(
-    ask: impl Fn(&Declaration) -> Result<(), Failure> + Send + Sync + 'static,
+    answer: impl Fn(Call, &Declaration) -> Result<(), Failure> + Send + Sync + 'static,
 ) -> Dialled {
     let (alive, life) = bounded(0);
     let alive = Mutex::new(Some(alive));
     Dialled {
         link: Box::new(FakeLink {
             life,
-            ask: Arc::new(ask),
+            answer: Arc::new(answer),
         }),
         kill: KillSwitch::new(move || drop(alive.lock().take())),
         frame_max: 4096,
@@ -128,7 +135,7 @@ impl fmt::Debug for FakeLink {
 
 impl Link for FakeLink {
     fn open_channel(&mut self) -> Result<Box<dyn Channel>, Failure> {
-        Ok(Box::new(FakeChannel(self.ask.clone())))
+        Ok(Box::new(FakeChannel(self.answer.clone())))
     }
 
     fn watch<'s>(&'s self, select: &mut Select<'s>) -> usize {

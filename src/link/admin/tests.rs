@@ -10,13 +10,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A link whose checks of the queue `hangs` are answered only once the sender is gone or sends.
 fn link() -> (Arc<Link>, Sender<()>) {
     let (release, released) = bounded::<()>(0);
-    let ask = move |declaration: &Declaration| {
+    let answer = move |_, declaration: &Declaration| {
         if *declaration == queue("hangs") {
             let _ = released.recv();
         }
         Ok(())
     };
-    let link = Link::start(dialled(ask), "test", |_| {}).unwrap();
+    let link = Link::start(dialled(answer), "test", |_| {}).unwrap();
     (link, release)
 }
 
