@@ -18,7 +18,7 @@ const PROBE: Duration = Duration::from_secs(2);
 const MOST_LEFT_BEHIND: usize = 4;
 
 /// One thing to ask of the broker.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Operation {
     Declare(Declaration),
     /// Whether the queue or exchange exists, whatever its arguments.
@@ -87,8 +87,13 @@ struct Coordinator {
     performer: Option<Performer>,
     link: Arc<Link>,
     limit: Duration,
-    /// The ends of the threads in calls that the broker has not answered yet.
-    left: Vec<OverSignal>,
+    left: Vec<LeftBehind>,
+}
+
+/// A thread in a call that the broker has not answered yet.
+struct LeftBehind {
+    operation: Operation,
+    ended: OverSignal,
 }
 
 impl Coordinator {
@@ -121,9 +126,14 @@ impl Coordinator {
     }
 
     fn hand_over(&mut self, operation: Operation) -> Result<(), Failure> {
+        self.left.retain(|left| !is_over(&left.ended));
+        // One thread is enough to wait for the same answer.
+        if self.left.iter().any(|left| left.operation == operation) {
+            return Err(Failure::TimedOut);
+        }
         let limit = later(monotonic(), self.limit);
         let performer = self.free_performer(limit)?;
-        if self.link.is_gone() || performer.operations.send(operation).is_err() {
+        if self.link.is_gone() || performer.operations.send(operation.clone()).is_err() {
             return Err(self.link.lost());
         }
         select_biased! {
@@ -136,7 +146,8 @@ impl Coordinator {
             },
             recv(self.link.gone()) -> _ => Err(self.link.lost()),
             default(limit.saturating_duration_since(monotonic())) => {
-                self.left.push(performer.ended);
+                let ended = performer.ended;
+                self.left.push(LeftBehind { operation, ended });
                 Err(Failure::TimedOut)
             }
         }
@@ -156,13 +167,13 @@ impl Coordinator {
     /// Until fewer threads than may be are left behind.
     fn wait_for_room(&mut self, limit: Instant) -> Result<(), Failure> {
         loop {
-            self.left.retain(|ended| !is_over(ended));
+            self.left.retain(|left| !is_over(&left.ended));
             if self.left.len() < MOST_LEFT_BEHIND {
                 return Ok(());
             }
             let mut select = Select::new();
-            for ended in &self.left {
-                select.recv(ended);
+            for left in &self.left {
+                select.recv(&left.ended);
             }
             let gone = select.recv(self.link.gone());
             match select.ready_deadline(limit) {
