@@ -167,7 +167,7 @@ mod tests {
             (_, Declaration::Queue { name, .. }) if name == "free" => Ok(()),
             (Call::Declare, _) => refused(403),
             (Call::Check, Declaration::Queue { name, .. }) if name == "there" => Ok(()),
-            (Call::Check, _) => refused(404),
+            _ => refused(404),
         }
     }
 

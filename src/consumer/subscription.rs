@@ -251,6 +251,8 @@ impl ConsumerThread {
             let rungs = settings.ladder.rungs().iter().map(Rung::delay);
             memory.rungs = rungs.collect();
         }
+        // Should it hang in one of these calls, which have no limit, that is what health shows.
+        *shared.trouble.lock() = Some("the broker has not answered the subscription".to_owned());
         channel.limit_prefetch(settings.prefetch).map_err(refused)?;
         let subscription = channel.subscribe(queue).map_err(refused)?;
         info!("consuming {}", settings.label);
@@ -285,3 +287,11 @@ impl ConsumerThread {
         Ok(ending)
     }
 }
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests;

@@ -5,13 +5,14 @@ use super::{
     LinkEvent, Outgoing, Returned, Subscription,
 };
 use crate::declaration::Declaration;
+use crate::headers::Headers;
 use crossbeam_channel::{Receiver, Select, bounded, unbounded};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a channel answers.
+/// How a channel answers. No subscription comes about.
 type Answer = Arc<dyn Fn(Call, &Declaration) -> Result<(), Failure> + Send + Sync>;
 
 /// What a channel is asked for.
@@ -19,6 +20,7 @@ type Answer = Arc<dyn Fn(Call, &Declaration) -> Result<(), Failure> + Send + Syn
 pub(crate) enum Call {
     Declare,
     Check,
+    Subscribe,
 }
 
 /// A channel that takes everything.
@@ -49,7 +51,9 @@ impl Channel for FakeChannel {
         Ok(())
     }
 
-    fn subscribe(&self, _queue: &str) -> Result<Box<dyn Subscription + '_>, Failure> {
+    fn subscribe(&self, queue: &str) -> Result<Box<dyn Subscription + '_>, Failure> {
+        let queue = Declaration::durable_queue(queue, Headers::new());
+        (self.0)(Call::Subscribe, &queue)?;
         Err(Failure::TimedOut)
     }
 
