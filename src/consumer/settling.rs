@@ -38,7 +38,7 @@ const LOGGED_REASON: usize = 500;
 struct Entry {
     state: State,
     task: Arc<Task>,
-    decision: Option<Decision>,
+    decision: Option<Arc<Decision>>,
     started: Option<Started>,
     /// When it was received, and later when its copy was handed to the publisher.
     since: Instant,
@@ -147,6 +147,7 @@ impl<'a> Settling<'a> {
                 let Some(entry) = self.ledger.get_mut(&tag) else {
                     return Ok(());
                 };
+                let decision = Arc::new(decision);
                 entry.started = Some(started);
                 entry.decision = Some(decision.clone());
                 self.step(tag, &Event::Decided(&decision))
@@ -414,7 +415,7 @@ impl<'a> Settling<'a> {
         let Some(entry) = self.ledger.remove(&tag) else {
             return;
         };
-        let decided = entry.decision.as_ref().map_or(Outcome::Discarded, outcome);
+        let decided = entry.decision.as_deref().map_or(Outcome::Discarded, outcome);
         let queue = &self.settings.queue;
         let outcome = match end {
             End::Acked | End::Rejected => decided,
@@ -452,7 +453,7 @@ impl<'a> Settling<'a> {
             return;
         };
         let attempt = opened.envelope.attempt();
-        let (attempt, reason) = match &entry.decision {
+        let (attempt, reason) = match entry.decision.as_deref() {
             Some(Decision::DeadLetter { reason, .. } | Decision::Park { reason }) => {
                 (attempt, Some(reason.as_str()))
             }
@@ -549,7 +550,7 @@ impl<'a> Settling<'a> {
 }
 
 fn log_set_aside(queue: &str, entry: &Entry) {
-    let (end, reason) = match &entry.decision {
+    let (end, reason) = match entry.decision.as_deref() {
         Some(Decision::DeadLetter { reason, .. }) => ("dead-lettered", reason),
         Some(Decision::Park { reason }) => ("parked", reason),
         _ => return,
