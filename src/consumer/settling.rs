@@ -172,7 +172,10 @@ impl<'a> Settling<'a> {
         };
         match (end, target) {
             (CopyEnd::Confirmed, _) => {
-                self.memory.paces.remove(&target);
+                if self.memory.paces.remove(&target).is_some() {
+                    // Its node is back, it seems.
+                    self.questions.ask_again(&self.memory.down);
+                }
                 self.memory.warned.remove(&target);
             }
             (CopyEnd::Returned, Target::Rung(delay)) => drop(self.memory.rungs.remove(&delay)),

@@ -81,7 +81,18 @@ impl<'n> Vhost<'n> {
     #[track_caller]
     pub(crate) fn lose(&self, queue: &str) {
         self.node.eval_ok(&format!(
-            "mnesia:dirty_delete(rabbit_queue, rabbit_misc:r({}, queue, {}))",
+            "R = rabbit_misc:r({}, queue, {}), [Q] = mnesia:dirty_read(rabbit_queue, R), persistent_term:put(R, Q), \
+             mnesia:dirty_delete(rabbit_queue, R)",
+            binary(&self.name),
+            binary(queue)
+        ));
+    }
+
+    /// Brings back a queue after [`Vhost::lose`].
+    #[track_caller]
+    pub(crate) fn find(&self, queue: &str) {
+        self.node.eval_ok(&format!(
+            "mnesia:dirty_write(rabbit_queue, persistent_term:get(rabbit_misc:r({}, queue, {})))",
             binary(&self.name),
             binary(queue)
         ));
