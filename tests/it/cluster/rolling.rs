@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rungmq::{Ack, ConnectionBuilder, Message};
 
 use super::{HOME, assert_nothing_rejected, prepare, raw, send, to_all, witness};
@@ -40,13 +41,14 @@ fn when_each_node_is_killed_in_turn_every_message_ends_where_its_policy_says() {
     let consumer = service.mq.consumer("q").retry_policy(policy);
     let consumer = consumer.concurrency(4).prefetch(50).start(handle).unwrap();
 
-    let over = AtomicBool::new(false);
-    let sent = thread::scope(|scope| {
+    let feed = Feed::default();
+    thread::scope(|scope| {
         // However a round ends, the feeder must not go on for ever.
-        let _over = SetAtEnd(&over);
-        let feeder = scope.spawn(|| feed(to_all(&cluster, &vhost), &over));
+        let _over = SetAtEnd(&feed.over);
+        scope.spawn(|| feed.publish(to_all(&cluster, &vhost)));
         for n in 0..3 {
-            let_pass(secs(2));
+            let_pass(secs(1));
+            feed.hold_retries(&read);
             let killed = Stopwatch::start();
             cluster.kill_9(n);
             let beside = (n + 1) % 3;
@@ -55,6 +57,7 @@ fn when_each_node_is_killed_in_turn_every_message_ends_where_its_policy_says() {
             read.wait_for(marker, 1);
             let resumed = killed.elapsed();
             assert!(resumed < secs(5), "node {n}: {resumed:?}");
+            feed.retries_held.store(false, Ordering::SeqCst);
             if cluster.node(beside).major() < 4 {
                 // RabbitMQ 4 takes more than a minute to say so.
                 assert_eq!(raw(&cluster, beside, &vhost).exists("q.dlq"), n != HOME);
@@ -64,19 +67,19 @@ fn when_each_node_is_killed_in_turn_every_message_ends_where_its_policy_says() {
             cluster.start_again(n);
             println!("node {n}: back after {:?}", killed.elapsed());
         }
-        over.store(true, Ordering::SeqCst);
-        feeder.join().unwrap()
     });
 
     let ended = Stopwatch::start();
+    let sent = feed.sent.into_inner();
     let mut found = Found::default();
     let raw = raw(&cluster, HOME, &vhost);
     wait_for_value(secs(60), "what is missing", &Vec::new(), || {
         found.take(&raw);
-        found.missing(sent, &read)
+        found.missing(&sent, &read)
     });
     println!(
-        "{sent} messages, the last at its end after {:?}",
+        "{} messages, the last at its end after {:?}",
+        sent.len(),
         ended.elapsed()
     );
     wait_until_empty(&vhost, "q");
@@ -100,21 +103,48 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-/// Publishes 0, 1, 2, … until it is over, each until it is confirmed; returns how many. `RUNGMQ_TEST_BURST` makes it more.
-fn feed(connection: ConnectionBuilder, over: &AtomicBool) -> u64 {
-    let burst = std::env::var("RUNGMQ_TEST_BURST").map_or(8, |burst| burst.parse().unwrap());
-    let mq = connection.open().unwrap();
-    let mut next = 0;
-    while !over.load(Ordering::SeqCst) {
-        for _ in 0..burst {
-            wait_until(SOON, "a message is published", || {
-                mq.publish("", "q", &next).is_ok()
-            });
-            next += 1;
+/// Whoever publishes, and what was confirmed.
+#[derive(Default)]
+struct Feed {
+    over: AtomicBool,
+    retries_held: AtomicBool,
+    sent: Mutex<Vec<u64>>,
+}
+
+impl Feed {
+    /// Publishes numbers until it is over, each until it is confirmed. `RUNGMQ_TEST_BURST` makes it more.
+    fn publish(&self, connection: ConnectionBuilder) {
+        let burst = std::env::var("RUNGMQ_TEST_BURST").map_or(8, |burst| burst.parse().unwrap());
+        let mq = connection.open().unwrap();
+        let mut numbers = 0..;
+        while !self.over.load(Ordering::SeqCst) {
+            for payload in numbers.by_ref().take(burst) {
+                let mut sent = self.sent.lock();
+                if is_retried(payload) && self.retries_held.load(Ordering::SeqCst) {
+                    continue;
+                }
+                wait_until(SOON, "a message is published", || {
+                    mq.publish("", "q", &payload).is_ok()
+                });
+                sent.push(payload);
+            }
+            let_pass(Duration::from_millis(250));
         }
-        let_pass(Duration::from_millis(250));
     }
-    next
+
+    /// Lets no retry be in its rung. What expires there while its quorum queue has no leader is lost by RabbitMQ itself.
+    fn hold_retries(&self, read: &Reader) {
+        self.retries_held.store(true, Ordering::SeqCst);
+        let sent = self.sent.lock().clone();
+        wait_until(SOON, "every retry is out of its rung", || {
+            let mut retried = sent.iter().filter(|payload| is_retried(**payload));
+            retried.all(|payload| read.attempts(*payload).contains(&2))
+        });
+    }
+}
+
+fn is_retried(payload: u64) -> bool {
+    matches!(payload % KINDS, RETRIED_ONCE | GIVEN_UP)
 }
 
 /// What was set aside. A message may be there twice, but never in a wrong place or with a wrong attempt.
@@ -144,12 +174,13 @@ impl Found {
         }
     }
 
-    fn missing(&self, sent: u64, read: &Reader) -> Vec<u64> {
+    fn missing(&self, sent: &[u64], read: &Reader) -> Vec<u64> {
         let is_there = |payload: &u64| match payload % KINDS {
             RETRIED_ONCE => read.attempts(*payload).contains(&2),
             PARKED => self.parked.contains(payload),
             _ => self.dead_letters.contains(payload),
         };
-        (0..sent).filter(|payload| !is_there(payload)).collect()
+        let missing = sent.iter().filter(|payload| !is_there(payload));
+        missing.copied().collect()
     }
 }
