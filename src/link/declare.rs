@@ -10,8 +10,8 @@ impl Admin {
     /// Declares everything in order. What this user may not declare only has to stand, and bindings, which cannot be asked
     /// for, are named in one warning; `who` says for whom.
     ///
-    /// A 404 to a declaration means, before RabbitMQ 4, that the queue exists on a cluster node that is down. That is an error for `sources` and a
-    /// warning for every other queue, which comes back with its node: those are returned.
+    /// A 404 to a declaration means, before RabbitMQ 4, that the queue exists on a cluster node that is down. That is an error
+    /// for `sources` and a warning for every other queue, which comes back with its node: those are returned.
     pub(crate) fn declare_all(
         &self,
         declarations: &[Declaration],
