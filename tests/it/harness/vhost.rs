@@ -98,6 +98,17 @@ impl<'n> Vhost<'n> {
         ));
     }
 
+    /// Has the process of a classic queue answer nobody, or go on.
+    #[track_caller]
+    pub(crate) fn suspend(&self, queue: &str, suspend: bool) {
+        let verb = if suspend { "suspend" } else { "resume" };
+        self.node.eval_ok(&format!(
+            "{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r({}, queue, {})), sys:{verb}(amqqueue:get_pid(Q))",
+            binary(&self.name),
+            binary(queue)
+        ));
+    }
+
     /// Sets a policy for what matches `pattern`.
     #[track_caller]
     pub(crate) fn set_policy(&self, name: &str, pattern: &str, definition: &serde_json::Value) {
