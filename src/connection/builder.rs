@@ -1,6 +1,7 @@
 //! How a connection is made.
 
 use super::Connection;
+use crate::clock::SystemClock;
 use crate::error::Error;
 use crate::metrics::{Metrics, Observer};
 use crate::retry::{DEFAULT_THRESHOLD, RetryPolicy};
@@ -182,7 +183,7 @@ impl ConnectionBuilder {
             .into_iter()
             .map(|url| self.transport(url))
             .collect::<Result<Vec<_>, _>>()?;
-        Connection::open_over(self, transports, limit)
+        Connection::open_over(self, transports, limit, Arc::new(SystemClock))
     }
 
     fn transport(&self, url: BrokerUrl) -> Result<Arc<dyn Transport>, Error> {

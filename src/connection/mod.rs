@@ -12,7 +12,7 @@ pub use builder::ConnectionBuilder;
 pub use group::{ConsumerGroup, RunningGroup};
 
 use crate::ack::Answer;
-use crate::clock::SystemClock;
+use crate::clock::Clock;
 use crate::consumer::{Consumer, ConsumerBuilder, Registrar, Services};
 use crate::envelope::Envelope;
 use crate::error::Error;
@@ -109,12 +109,18 @@ impl Connection {
         builder: ConnectionBuilder,
         transports: Vec<Arc<dyn Transport>>,
         limit: Duration,
+        clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
         let no_thread = |error: std::io::Error| {
             Error::Configuration(format!("no thread could be started: {error}"))
         };
         let sockets = Sockets::default();
-        let dialler = Arc::new(Dialler::new(transports, limit, sockets.clone()));
+        let dialler = Arc::new(Dialler::new(
+            transports,
+            limit,
+            sockets.clone(),
+            clock.clone(),
+        ));
         let commands = unbounded();
         let uplink =
             open_uplink(&dialler, limit, 0, &commands.0).map_err(|error| Error::Connect {
@@ -125,6 +131,7 @@ impl Connection {
         let backoff = Backoff::new(first, longest);
         let (publisher, publisher_ended) = Publisher::start(PublisherSettings {
             dialler: dialler.clone(),
+            clock: clock.clone(),
             metrics: builder.metrics.clone(),
             confirm_timeout: builder.confirm_timeout,
             connect_timeout: limit,
@@ -135,7 +142,7 @@ impl Connection {
         .map_err(no_thread)?;
         let services = Services {
             publisher: publisher.clone(),
-            clock: Arc::new(SystemClock),
+            clock,
             metrics: builder.metrics.clone(),
             call_timeout: limit,
         };

@@ -1,0 +1,5 @@
+//! For the tests of services: time.
+
+mod clock;
+
+pub use clock::TestClock;
