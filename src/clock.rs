@@ -8,6 +8,10 @@
     reason = "this is the one place that may ask the system for the time"
 )]
 
+mod test_clock;
+
+pub use self::test_clock::TestClock;
+
 use crate::threads;
 use crossbeam_channel::Receiver;
 use std::fmt;

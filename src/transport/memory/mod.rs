@@ -3,17 +3,14 @@
 //! [`State`](state::State) is the core. It is pure: operations go in with the time, and what clients shall hear comes out
 //! as effects. [`Broker`] puts a lock, a clock and the links' mailboxes around it; [`MemoryTransport`] is the seam's side.
 
-#![allow(
-    dead_code,
-    reason = "the public API that uses the rest is not there yet"
-)]
-
 mod arguments;
 mod broker;
 mod channel;
+mod client;
 mod dead_letter;
 mod exchange;
 mod faults;
+mod handle;
 mod inspect;
 mod link;
 mod message;
@@ -21,22 +18,21 @@ mod profile;
 mod queue;
 mod ready;
 mod refusal;
+mod registry;
 mod state;
 mod timer;
+mod url;
 mod wire;
 
-#[allow(unused_imports, reason = "the public API is not there yet")]
-pub(crate) use self::{
+pub use self::{
     broker::Broker,
-    exchange::Exchange,
-    faults::{Drop, Right},
-    inspect::{BindingView, MessageView, QueueView},
-    link::MemoryTransport,
+    faults::Right,
+    handle::BrokerBuilder,
+    inspect::{BindingView, ExchangeView, MessageView, QueueView},
     profile::Profile,
-    refusal::Refusal,
-    state::declare::QueueFlags,
     state::publish::Published,
 };
+pub(crate) use self::{link::MemoryTransport, registry::named, url::MemoryUrl};
 
 #[cfg(test)]
 #[allow(

@@ -1,5 +1,6 @@
 //! Publishing, consuming, settling.
 
+use super::super::exchange::Exchange;
 use super::*;
 use crate::declaration::ExchangeKind;
 use crate::headers::HeaderValue;
@@ -177,7 +178,7 @@ fn a_deleted_queue_cancels_its_consumers_and_settling_goes_on() {
     channel.publish(&message("", "q", "a")).unwrap();
     let subscription = channel.subscribe("q").unwrap();
     let delivery = delivery(&*subscription);
-    broker.delete_queue("q").unwrap();
+    broker.delete_queue("q");
     assert!(matches!(incoming(&*subscription), Incoming::Cancelled));
     channel.ack(delivery.tag, false).unwrap();
     channel.declare(&queue("q")).unwrap();
@@ -348,13 +349,15 @@ fn exchanges_route_by_key_pattern_and_headers() {
     }
     let spare: Headers = [("alternate-exchange", "spare")].into_iter().collect();
     broker
-        .declare_exchange("topic", ExchangeKind::Topic, true, false, &spare)
+        .declare_exchange("topic", ExchangeKind::Topic, &spare)
+        .unwrap();
+    let mut internal = Exchange::new("spare", ExchangeKind::Fanout, true);
+    internal.internal = true;
+    broker
+        .with(|hub, _| hub.state.declare_exchange(internal))
         .unwrap();
     broker
-        .declare_exchange("spare", ExchangeKind::Fanout, true, true, &none)
-        .unwrap();
-    broker
-        .declare_exchange("headers", ExchangeKind::Headers, true, false, &none)
+        .declare_exchange("headers", ExchangeKind::Headers, &none)
         .unwrap();
     broker.bind("spare", "spare", "", &none).unwrap();
     broker.bind("a", "topic", "order.*", &none).unwrap();

@@ -1,10 +1,11 @@
 //! Times to live, under a clock that the test moves.
 
 use super::*;
+use crate::clock::TestClock;
 
-fn broker_and_clock(profile: Profile) -> (Broker, Arc<HandClock>) {
-    let clock = HandClock::new();
-    let broker = Broker::start("timed", profile, clock.clone()).unwrap();
+fn broker_and_clock(profile: Profile) -> (Broker, TestClock) {
+    let clock = TestClock::new();
+    let broker = Broker::start("timed", profile, Arc::new(clock.clone())).unwrap();
     (broker, clock)
 }
 

@@ -1,6 +1,6 @@
 //! A clock that stands still until the test moves it.
 
-use crate::clock::{Clock, Timer, later, monotonic};
+use super::{Clock, Timer, later, monotonic};
 use crate::threads::{self, Crew};
 use crossbeam_channel::{Sender, bounded};
 use parking_lot::Mutex;
@@ -19,7 +19,8 @@ const STARTS_AT_MILLIS: i64 = 1_767_225_600_000;
 
 /// A clock that stands still until the test moves it.
 ///
-/// An embedded broker that runs on one, and every connection to it, take the time of everything that waits from it: message TTLs and queue expiry, the waits of retries and their
+/// An embedded broker that runs on one ([`MemoryBroker::with_clock`](crate::testing::MemoryBroker::with_clock)), and every connection to
+/// it, take the time of everything that waits from it: message TTLs and queue expiry, the waits of retries and their
 /// jitter, the pauses before a message is handed back or a consumer or connection tries again, and the age that
 /// [`give_up_after`](crate::RetryPolicy::give_up_after) compares. What protects a service from a broker that does not answer
 /// stays on real time: the deadline of a close, confirm and connect timeouts, and how long a handler has run.
@@ -29,6 +30,28 @@ const STARTS_AT_MILLIS: i64 = 1_767_225_600_000;
 /// [`advance`](Self::advance) and [`advance_until_idle`](Self::advance_until_idle) go from one moment at which something is due
 /// to the next, and at each wait until no thread of the library has anything left to do: when they return,
 /// everything that was due has happened, handlers included. So a handler must not wait for the thread that moves the clock.
+///
+/// ```
+/// use rungmq::testing::{MemoryBroker, TestClock};
+/// use rungmq::{Ack, Connection, Queue, RetryPolicy, Topology};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let clock = TestClock::new();
+/// let broker = MemoryBroker::with_clock(&clock);
+/// let policy = RetryPolicy::fixed(3, Duration::from_secs(2 * 60 * 60))?;
+/// let mq = Connection::builder(broker.url()).retry_policy(policy.clone()).open()?;
+/// Topology::new().queue(Queue::new("orders").dead_letter().retry(&policy)).apply(&mq)?;
+/// mq.consume("orders", |_: rungmq::Message<String>| Ack::retry("the warehouse is closed"))?;
+///
+/// mq.publish("", "orders", "an order")?;
+/// let waited = clock.advance_until_idle();
+/// assert_eq!(waited, Duration::from_secs(4 * 60 * 60));
+/// assert_eq!(broker.messages("orders.dlq").len(), 1);
+/// # mq.close()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct TestClock(Arc<Inner>);
 
