@@ -38,7 +38,11 @@ fn nonsense_is_refused() {
     ] {
         for profile in PROFILES {
             let refused = read("q", &table(&entries), profile);
-            assert_eq!(refused.map_err(|refusal| refusal.code), Err(406), "{entries:?}");
+            assert_eq!(
+                refused.map_err(|refusal| refusal.code),
+                Err(406),
+                "{entries:?}"
+            );
         }
     }
 }
@@ -80,7 +84,10 @@ fn the_delivery_limit_depends_on_the_version() {
         }
         read("q", &arguments, profile).unwrap().1.delivery_limit
     };
-    assert_eq!(PROFILES.map(|profile| limit(None, profile)), [None, Some(20)]);
+    assert_eq!(
+        PROFILES.map(|profile| limit(None, profile)),
+        [None, Some(20)]
+    );
     for profile in PROFILES {
         assert_eq!(limit(Some(3.into()), profile), Some(3));
     }
@@ -92,8 +99,13 @@ fn the_delivery_limit_depends_on_the_version() {
 fn tables_are_the_same_when_their_known_values_are() {
     let known = known(QueueKind::Classic, Profile::V3_10);
     let check = |current: &[(&str, HeaderValue)], received: &[(&str, HeaderValue)]| {
-        check_equivalent("queue 'q' in vhost '/'", &known, &table(current), &table(received))
-            .map_err(|refusal| refusal.text)
+        check_equivalent(
+            "queue 'q' in vhost '/'",
+            &known,
+            &table(current),
+            &table(received),
+        )
+        .map_err(|refusal| refusal.text)
     };
     let ttl = |value: HeaderValue| [("x-message-ttl", value)];
     assert_eq!(check(&ttl(5_i32.into()), &ttl(5_i64.into())), Ok(()));

@@ -8,8 +8,7 @@ fn matches_slowly(pattern: &[&str], key: &[&str]) -> bool {
     match (pattern, key) {
         ([], []) => true,
         (["#", rest @ ..], _) => {
-            matches_slowly(rest, key)
-                || (!key.is_empty() && matches_slowly(pattern, &key[1..]))
+            matches_slowly(rest, key) || (!key.is_empty() && matches_slowly(pattern, &key[1..]))
         }
         ([word, pattern @ ..], [first, key @ ..]) => {
             (*word == "*" || word == first) && matches_slowly(pattern, key)
@@ -77,7 +76,10 @@ fn a_header_without_a_value_asks_for_its_name_only_and_widths_do_not_matter() {
         assert!(matches(5_i64.into(), 5_i8.into(), profile));
         assert!(!matches("5".into(), 5.into(), profile));
         let is_known = profile == Profile::V3_10;
-        assert_eq!(matches(timestamp.clone(), timestamp.clone(), profile), is_known);
+        assert_eq!(
+            matches(timestamp.clone(), timestamp.clone(), profile),
+            is_known
+        );
     }
 }
 
