@@ -93,13 +93,10 @@ const STREAM: &[&str] = &[
     "x-initial-cluster-size",
 ];
 
-const STREAM_4: &[&str] = &["x-stream-filter-size-bytes"];
-
 /// The order in which RabbitMQ looks at them.
 const CHECKED: &[&str] = &[
     "x-expires",
     "x-message-ttl",
-    "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
     "x-dead-letter-strategy",
     "x-max-length",
@@ -136,6 +133,15 @@ pub(super) fn read(
             refusal::queue(name)
         ))
     };
+    if let Some(exchange) = arguments.get("x-dead-letter-exchange")
+        && exchange.as_str().is_none()
+    {
+        return Err(Refusal::precondition_failed(format!(
+            "invalid type '{}' for arg 'x-dead-letter-exchange' in {}",
+            type_name(exchange),
+            refusal::queue(name)
+        )));
+    }
     let kind = kind(arguments).map_err(|why| invalid("x-queue-type", why))?;
     let Some(kind) = kind else {
         return Err(Refusal::not_implemented(format!(
@@ -149,12 +155,9 @@ pub(super) fn read(
             check(argument, value, arguments).map_err(|why| invalid(argument, why))?;
         }
     }
-    let all = [CLASSIC, CLASSIC_4, QUORUM, STREAM, STREAM_4].concat();
+    let all = [CLASSIC, CLASSIC_4, QUORUM, STREAM].concat();
     for (argument, _) in arguments.iter() {
-        let of_another_kind = all.contains(&argument)
-            && !known.contains(&argument)
-            && (profile == Profile::V4_0 || !STREAM_4.contains(&argument));
-        if of_another_kind {
+        if all.contains(&argument) && !known.contains(&argument) {
             return Err(Refusal::precondition_failed(format!(
                 "invalid arg '{argument}' for {} of queue type rabbit_{}_queue",
                 refusal::queue(name),
@@ -188,7 +191,6 @@ fn check(argument: &str, value: &HeaderValue, arguments: &Headers) -> Result<(),
             within_ttl(integer(value)?.into()).map(drop)
         }
         "x-message-ttl" => within_ttl(integer(value)?.into()).map(drop),
-        "x-dead-letter-exchange" => text(value).map(drop),
         "x-dead-letter-routing-key" => {
             text(value)?;
             if arguments.contains("x-dead-letter-exchange") {
@@ -362,6 +364,9 @@ fn bare_text(value: &HeaderValue) -> String {
         HeaderValue::Bool(flag) => flag.to_string(),
         HeaderValue::F32(number) => number.to_string(),
         HeaderValue::F64(number) => number.to_string(),
+        HeaderValue::Timestamp(seconds) => seconds.to_string(),
+        HeaderValue::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        HeaderValue::Void => "undefined".to_owned(),
         other => match other.as_i64() {
             Some(number) => number.to_string(),
             None => format!("{other:?}"),
