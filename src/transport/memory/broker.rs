@@ -194,6 +194,7 @@ impl Hub {
                 self.drop_links(CLOSED, at);
             }
         }
+        self.wires.values_mut().for_each(Wire::flush);
     }
 
     fn next_request(&mut self) -> Option<(LinkId, Request)> {

@@ -4,12 +4,16 @@ use super::broker::Broker;
 use super::exchange::{Binding, Exchange};
 use super::ready::Entry;
 use super::refusal::Refusal;
+use super::state::LinkId;
 use super::state::declare::QueueFlags;
 use super::state::publish::Published;
 use crate::declaration::ExchangeKind;
 use crate::headers::Headers;
 use crate::properties::Properties;
 use crate::transport::{Body, Outgoing};
+
+/// Who is meant by "another client": no link has this number.
+const OUTSIDE: Option<LinkId> = Some(LinkId(0));
 
 /// A queue, as `rabbitmqctl list_queues` would show it.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,14 +137,14 @@ impl Broker {
         self.with(|hub, at| hub.state.publish_raw(&outgoing, at))
     }
 
-    /// Declares a queue as another client. An exclusive one belongs to nobody, and so to no link.
+    /// Declares a queue as another client. An exclusive one is locked to every link, until the broker restarts.
     pub(crate) fn declare_queue(
         &self,
         name: &str,
         flags: QueueFlags,
         arguments: &Headers,
     ) -> Result<(), Refusal> {
-        self.with(|hub, at| hub.state.declare_queue(name, flags, arguments, None, at))
+        self.with(|hub, at| hub.state.declare_queue(name, flags, arguments, OUTSIDE, at))
     }
 
     /// Deletes a queue with its messages. Its consumers are cancelled.
@@ -185,7 +189,7 @@ impl Broker {
         arguments: &Headers,
     ) -> Result<(), Refusal> {
         let binding = binding(queue, routing_key, arguments);
-        self.with(|hub, _| hub.state.bind(exchange, binding, None))
+        self.with(|hub, _| hub.state.bind(exchange, binding, OUTSIDE))
     }
 
     /// Takes a binding away.
@@ -197,7 +201,7 @@ impl Broker {
         arguments: &Headers,
     ) -> Result<(), Refusal> {
         let binding = binding(queue, routing_key, arguments);
-        self.with(|hub, _| hub.state.unbind(exchange, &binding, None))
+        self.with(|hub, _| hub.state.unbind(exchange, &binding, OUTSIDE))
     }
 }
 

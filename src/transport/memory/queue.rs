@@ -3,10 +3,10 @@
 use super::arguments::{Overflow, QueueKind, Settings};
 use super::message::Message;
 use super::profile::Profile;
-use super::ready::{Entry, Quorum, Ready};
+use super::ready::{Entry, Ready};
 use super::state::{ChannelId, ConsumerId, LinkId, QueueId};
 use crate::headers::Headers;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -75,10 +75,7 @@ impl Queue {
             arguments: made.arguments,
             settings: made.settings,
             profile,
-            ready: match made.kind {
-                QueueKind::Classic => Ready::Classic(BTreeMap::new()),
-                QueueKind::Quorum => Ready::Quorum(Quorum::default()),
-            },
+            ready: Ready::new(made.kind),
             unacked: 0,
             consumers: VecDeque::new(),
             had_consumers: false,

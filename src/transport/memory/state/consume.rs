@@ -120,7 +120,7 @@ impl State {
             return;
         };
         if queue.kind == QueueKind::Classic
-            && queue.ready.len() == 0
+            && queue.ready.is_empty()
             && let Some((channel, consumer)) = self.next_consumer(name)
         {
             self.deliver_to(name, channel, consumer, entry);
@@ -142,7 +142,7 @@ impl State {
             let is_empty = self
                 .queues
                 .get(name)
-                .is_none_or(|queue| queue.ready.len() == 0);
+                .is_none_or(|queue| queue.ready.is_empty());
             if is_empty {
                 break;
             }

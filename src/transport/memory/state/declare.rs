@@ -246,13 +246,14 @@ impl State {
         Ok(())
     }
 
-    /// Throws the ready messages away; returns how many there were.
+    /// Throws the ready messages away, whoever the queue belongs to; returns how many there were.
     pub(in crate::transport::memory) fn purge(
         &mut self,
         name: &str,
         at: Moment,
     ) -> Result<usize, Refusal> {
-        let queue = self.open_queue(name, None)?;
+        let owner = self.queue(name)?.owner;
+        let queue = self.open_queue(name, owner)?;
         let ready = queue.ready.len();
         queue.ready.retain(|_| false);
         self.stir(name);
