@@ -4,6 +4,7 @@ use super::{LinkId, Moment, QueueId, State, locked};
 use crate::declaration::Declaration;
 use crate::headers::Headers;
 use crate::transport::memory::arguments;
+use crate::transport::memory::equivalence;
 use crate::transport::memory::exchange::{self, Binding, Exchange};
 use crate::transport::memory::profile::Profile;
 use crate::transport::memory::queue::{Made, Queue};
@@ -293,7 +294,7 @@ fn check_equivalent(
             )));
         }
     }
-    arguments::check_equivalent(
+    equivalence::check_equivalent(
         &refusal::queue(name),
         &arguments::known(existing.kind, existing.profile),
         &existing.arguments,
