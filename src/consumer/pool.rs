@@ -10,19 +10,19 @@ use super::task::{InFlight, Started, Task, handling};
 use crate::clock::{Clock, later};
 use crate::envelope::Envelope;
 use crate::id::new_id;
-use crate::link::Generation;
+use crate::link::{Generation, is_over};
 use crate::message::Opened;
 use crate::metrics::Metrics;
 use crate::retry::{Decision, RetryPolicy, Verdict, Wait, decide};
+use crate::threads;
 use crate::transport::Delivery;
-use crossbeam_channel::{Sender, select};
+use crossbeam_channel::{Select, Sender};
 use log::warn;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// What a worker tells the consumer thread.
@@ -95,7 +95,7 @@ pub(super) struct Pool(Arc<Shared>);
 struct Shared {
     work: Work,
     state: Mutex<State>,
-    wake: Condvar,
+    wake: Arc<Condvar>,
 }
 
 #[derive(Default)]
@@ -126,7 +126,7 @@ impl Pool {
         Self(Arc::new(Shared {
             work,
             state: Mutex::new(state),
-            wake: Condvar::new(),
+            wake: Arc::new(Condvar::new()),
         }))
     }
 
@@ -160,9 +160,9 @@ impl Pool {
 
     fn start_worker(&self, state: &mut State) -> io::Result<()> {
         let shared = self.0.clone();
-        thread::Builder::new()
-            .name(format!("rungmq-worker-{}", self.0.work.label))
-            .spawn(move || shared.run())?;
+        let name = format!("rungmq-worker-{}", self.0.work.label);
+        let run = Box::new(move || shared.run());
+        self.0.work.clock.spawn(name, run)?;
         state.threads += 1;
         state.starting += 1;
         Ok(())
@@ -271,7 +271,10 @@ impl Shared {
                 None if state.closed || state.threads > self.work.concurrency => break,
                 None => {
                     state.idle += 1;
-                    self.wake.wait(&mut state);
+                    let concurrency = self.work.concurrency;
+                    threads::wait(&self.wake, &mut state, |state| {
+                        state.closed || state.wanted(concurrency) > 0
+                    });
                     state.idle -= 1;
                 }
             }
@@ -353,9 +356,19 @@ impl Shared {
     }
 
     fn wait(&self, tag: u64, until: Instant, then: News, reporter: &Reporter) {
-        select! {
-            recv(self.work.clock.at(until)) -> _ => reporter.report(tag, then),
-            recv(reporter.generation.waits_over()) -> _ => {}
+        let timer = self.work.clock.at(until);
+        let over = reporter.generation.waits_over();
+        loop {
+            let mut select = Select::new();
+            select.recv(&timer);
+            select.recv(over);
+            threads::ready(select, None);
+            if is_over(over) {
+                return;
+            }
+            if timer.is_due() {
+                return reporter.report(tag, then);
+            }
         }
     }
 
@@ -366,7 +379,7 @@ impl Shared {
             label,
             ..
         } = &self.work;
-        let wait = policy.jittered(delay, rand::random());
+        let wait = policy.jittered(delay, self.work.clock.chance());
         if wait > *longest_wait {
             warn!(
                 "{label}: a retry waits {longest_wait:?} instead of {wait:?}: no longer in the consumer"

@@ -152,6 +152,7 @@ fn declare(admin: &Admin, declaration: Declaration) {
 )]
 mod tests {
     use super::*;
+    use crate::clock::SystemClock;
     use crate::link::Link;
     use crate::transport::fake::{Call, dialled};
     use crossbeam_channel::unbounded;
@@ -173,8 +174,13 @@ mod tests {
 
     #[test]
     fn what_was_down_is_found_again_by_a_user_who_may_not_declare_it() {
-        let link = Link::start(dialled(answer), "test", |_| {}).unwrap();
-        let admin = Admin::start(link.clone(), Duration::from_secs(10)).unwrap();
+        let link = Link::start(dialled(answer), "test", &SystemClock, |_| {}).unwrap();
+        let admin = Admin::start(
+            link.clone(),
+            Duration::from_secs(10),
+            &SystemClock::shared(),
+        )
+        .unwrap();
         let (find, findings) = unbounded();
         let down = ["missing", "there", "free"].map(queue);
         Questions::new(&admin, find.clone()).ask_again(&down);

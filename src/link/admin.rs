@@ -1,15 +1,17 @@
 //! Declarations and checks, each on a throw-away channel, so that a refusal costs nobody else anything.
 
 use super::{Link, Over, OverSignal, is_over};
-use crate::clock::{later, monotonic};
+use crate::clock::{Clock, later, monotonic};
 use crate::declaration::Declaration;
-use crate::transport::Failure;
-use crossbeam_channel::{Receiver, Select, Sender, bounded, select_biased, unbounded};
+use crate::threads;
+use crate::transport::{Channel, Failure};
+use crossbeam_channel::{
+    Receiver, Select, Sender, TryRecvError, bounded, select_biased, unbounded,
+};
 use log::warn;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a probe may take before the connection counts as dead.
@@ -45,17 +47,23 @@ impl fmt::Debug for Admin {
 
 impl Admin {
     /// Starts the admin threads of `link`. `limit` bounds each operation.
-    pub(crate) fn start(link: Arc<Link>, limit: Duration) -> io::Result<Self> {
+    pub(crate) fn start(
+        link: Arc<Link>,
+        limit: Duration,
+        clock: &Arc<dyn Clock>,
+    ) -> io::Result<Self> {
         let (jobs, inbox) = unbounded();
         let mut coordinator = Coordinator {
-            performer: Some(Performer::start(&link)?),
+            performer: Some(Performer::start(&link, clock.as_ref())?),
             link: link.clone(),
+            clock: clock.clone(),
             limit,
             left: Vec::new(),
         };
-        thread::Builder::new()
-            .name("rungmq-admin".to_owned())
-            .spawn(move || coordinator.run(&inbox))?;
+        clock.spawn(
+            "rungmq-admin".to_owned(),
+            Box::new(move || coordinator.run(&inbox)),
+        )?;
         Ok(Self { jobs, link })
     }
 
@@ -86,6 +94,7 @@ struct Coordinator {
     /// None while as many threads are left behind as may be.
     performer: Option<Performer>,
     link: Arc<Link>,
+    clock: Arc<dyn Clock>,
     limit: Duration,
     left: Vec<LeftBehind>,
 }
@@ -101,12 +110,15 @@ impl Coordinator {
     fn run(&mut self, jobs: &Receiver<Job>) {
         let link = self.link.clone();
         loop {
-            select_biased! {
-                recv(jobs) -> job => match job {
-                    Ok(job) => self.serve(job),
-                    Err(_) => return,
-                },
-                recv(link.gone()) -> _ => return,
+            let mut select = Select::new();
+            select.recv(jobs);
+            select.recv(link.gone());
+            threads::ready(select, None);
+            match jobs.try_recv() {
+                Ok(job) => self.serve(job),
+                Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) if link.is_gone() => return,
+                Err(TryRecvError::Empty) => {}
             }
         }
     }
@@ -158,7 +170,7 @@ impl Coordinator {
             return Ok(performer);
         }
         self.wait_for_room(limit)?;
-        Performer::start(&self.link).map_err(|error| {
+        Performer::start(&self.link, self.clock.as_ref()).map_err(|error| {
             warn!("no thread could be started to ask the broker: {error}");
             Failure::TimedOut
         })
@@ -187,7 +199,7 @@ impl Coordinator {
     /// Gives the connection up if it does not even open a channel. That none is left to be opened says nothing.
     fn probe(&self) {
         match self.link.open_channel(PROBE) {
-            Ok(channel) => close_elsewhere(channel),
+            Ok(channel) => self.close_elsewhere(channel),
             Err(Failure::TimedOut) => {
                 warn!("the broker does not answer any more: the connection is given up");
                 self.link.kill();
@@ -195,14 +207,12 @@ impl Coordinator {
             Err(_) => {}
         }
     }
-}
 
-/// Closing a channel may hang like any other call, so not on the coordinator's thread.
-fn close_elsewhere(channel: Box<dyn crate::transport::Channel>) {
-    let closing = thread::Builder::new()
-        .name("rungmq-probe".to_owned())
-        .spawn(move || drop(channel.close()));
-    drop(closing);
+    /// Closing a channel may hang like any other call, so not on the coordinator's thread.
+    fn close_elsewhere(&self, channel: Box<dyn Channel>) {
+        let closing = Box::new(move || drop(channel.close()));
+        drop(self.clock.spawn("rungmq-probe".to_owned(), closing));
+    }
 }
 
 /// The thread that makes the calls, one after the other. It ends when this is dropped, after the call that it is in.
@@ -213,26 +223,39 @@ struct Performer {
 }
 
 impl Performer {
-    fn start(link: &Arc<Link>) -> io::Result<Self> {
+    fn start(link: &Arc<Link>, clock: &dyn Clock) -> io::Result<Self> {
         let (operations, inbox) = unbounded();
         let (outbox, results) = unbounded();
         let (over, ended) = Over::new();
         let link = link.clone();
-        thread::Builder::new()
-            .name("rungmq-admin-call".to_owned())
-            .spawn(move || {
-                for operation in inbox {
-                    if outbox.send(perform(&link, &operation)).is_err() {
-                        break;
-                    }
+        let calls = move || {
+            while let Some(operation) = next(&inbox) {
+                if outbox.send(perform(&link, &operation)).is_err() {
+                    break;
                 }
-                drop(over);
-            })?;
+            }
+            drop(over);
+        };
+        clock.spawn("rungmq-admin-call".to_owned(), Box::new(calls))?;
         Ok(Self {
             operations,
             results,
             ended,
         })
+    }
+}
+
+/// The next operation; none when nobody asks any more.
+fn next(inbox: &Receiver<Operation>) -> Option<Operation> {
+    loop {
+        let mut select = Select::new();
+        select.recv(inbox);
+        threads::ready(select, None);
+        match inbox.try_recv() {
+            Ok(operation) => return Some(operation),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => {}
+        }
     }
 }
 

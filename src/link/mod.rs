@@ -36,13 +36,14 @@ impl Uplink {
         limit: Duration,
         notify: impl Fn(LinkNotice) + Send + 'static,
     ) -> Result<Self, DialError> {
+        let clock = dialler.clock();
         let dialled = dialler.dial()?;
         let no_thread = |error: std::io::Error| DialError {
             address: dialler.address(),
             reason: format!("no thread could be started: {error}"),
         };
-        let link = Link::start(dialled, "consume", notify).map_err(no_thread)?;
-        let admin = Admin::start(link.clone(), limit).map_err(no_thread)?;
+        let link = Link::start(dialled, "consume", clock.as_ref(), notify).map_err(no_thread)?;
+        let admin = Admin::start(link.clone(), limit, clock).map_err(no_thread)?;
         Ok(Self { link, admin })
     }
 }
@@ -63,9 +64,9 @@ pub(crate) struct Over {
 /// Becomes ready, and stays so, once its [`Over`] is dropped.
 pub(crate) type OverSignal = Receiver<std::convert::Infallible>;
 
-/// Whether what `signal` tells of is over.
+/// Whether what the signal tells of is over.
 pub(crate) fn is_over(signal: &OverSignal) -> bool {
-    matches!(signal.try_recv(), Err(TryRecvError::Disconnected))
+    signal.try_recv() == Err(TryRecvError::Disconnected)
 }
 
 impl Over {

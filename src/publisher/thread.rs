@@ -7,16 +7,16 @@ use super::{
     Command, PublishResult, PublisherSettings, PublisherView, UnknownCause, Waiter, Writing,
     blocked_text,
 };
-use crate::clock::monotonic;
+use crate::clock::{Timer, monotonic};
 use crate::link::{Backoff, Link, LinkNotice, Over, OverSignal};
 use crate::metrics::Published;
 use crate::shutdown::Deadline;
+use crate::threads;
 use crossbeam_channel::{Receiver, Select, Sender};
 use log::{debug, warn};
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often a connection that has fallen silent is looked at.
@@ -43,22 +43,22 @@ pub(super) fn start(
         trials: Lane::one_at_a_time(settings.confirm_timeout),
         proven: HashSet::new(),
         backoff: settings.backoff,
-        settings,
         inbox,
         commands,
         state: State::Absent { not_before: None },
         number: 0,
-        opened_at: monotonic(),
+        opened_at: settings.clock.now(),
         down: None,
         blocked: None,
         stopping: None,
+        settings,
     };
-    thread::Builder::new()
-        .name("rungmq-publisher".to_owned())
-        .spawn(move || {
-            publisher.run();
-            drop(over);
-        })?;
+    let clock = publisher.settings.clock.clone();
+    let run = move || {
+        publisher.run();
+        drop(over);
+    };
+    clock.spawn("rungmq-publisher".to_owned(), Box::new(run))?;
     Ok(ended)
 }
 
@@ -88,7 +88,7 @@ impl PublisherThread {
         loop {
             self.wait();
             // Whoever was woken together hands over together: fewer and larger batches.
-            thread::yield_now();
+            std::thread::yield_now();
             while let Ok(command) = self.inbox.try_recv() {
                 self.obey(command);
             }
@@ -113,9 +113,12 @@ impl PublisherThread {
             }
         }
         let retry = match self.state {
-            State::Absent { not_before } if self.is_needed() => not_before,
-            _ => None,
+            State::Absent {
+                not_before: Some(instant),
+            } if self.is_needed() => self.settings.clock.at(instant),
+            _ => Timer::never(),
         };
+        select.recv(&retry);
         let silence = self
             .copies
             .waits_for_silence()
@@ -127,13 +130,9 @@ impl PublisherThread {
             copies,
             self.publishes.next_limit(),
             self.trials.next_limit(),
-            retry,
             self.stopping.and_then(Deadline::instant),
         ];
-        match limits.into_iter().flatten().min() {
-            Some(limit) => drop(select.ready_deadline(limit)),
-            None => drop(select.ready()),
-        }
+        threads::ready(select, limits.into_iter().flatten().min());
     }
 
     fn obey(&mut self, command: Command) {
@@ -252,7 +251,7 @@ impl PublisherThread {
         }
         match self.state {
             State::Absent { not_before } => {
-                if is_due(not_before) {
+                if not_before.is_none_or(|instant| instant <= self.settings.clock.now()) {
                     self.open();
                 }
             }
@@ -386,11 +385,6 @@ impl PublisherThread {
             Which::Trials => &mut self.trials,
         }
     }
-}
-
-/// Whether a link may be opened now.
-fn is_due(not_before: Option<Instant>) -> bool {
-    not_before.is_none_or(|instant| instant <= monotonic())
 }
 
 #[derive(Clone, Copy)]

@@ -67,10 +67,16 @@ fn links_that_die_before_they_are_taken_in_count_as_failed_attempts() {
     let limit = Duration::from_secs(10);
     let transport = Arc::new(Dying::default());
     let sockets = Sockets::default();
-    let dialler = Dialler::new(vec![transport.clone()], limit, sockets.clone());
+    let dialler = Dialler::new(
+        vec![transport.clone()],
+        limit,
+        sockets.clone(),
+        SystemClock::shared(),
+    );
     let dialler = Arc::new(dialler);
     let backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(10));
     let (publisher, publisher_ended) = Publisher::start(PublisherSettings {
+        clock: SystemClock::shared(),
         dialler: dialler.clone(),
         metrics: Metrics::default(),
         confirm_timeout: limit,
@@ -82,7 +88,7 @@ fn links_that_die_before_they_are_taken_in_count_as_failed_attempts() {
     .unwrap();
     let commands = unbounded();
     let uplink = open_uplink(&dialler, limit, 0, &commands.0).unwrap();
-    let status = Status::new(commands.0.clone(), uplink.clone(), Arc::new(SystemClock));
+    let status = Status::new(commands.0.clone(), uplink.clone(), SystemClock::shared());
     let supervisor = Supervisor {
         commands,
         status: status.clone(),
@@ -90,7 +96,7 @@ fn links_that_die_before_they_are_taken_in_count_as_failed_attempts() {
         sockets,
         publisher,
         publisher_ended,
-        clock: Arc::new(SystemClock),
+        clock: SystemClock::shared(),
         metrics: Metrics::default(),
         call_timeout: limit,
         backoff,
@@ -107,7 +113,7 @@ fn links_that_die_before_they_are_taken_in_count_as_failed_attempts() {
                 }
                 _ => {}
             }
-            select! {
+            crossbeam_channel::select! {
                 recv(too_late) -> _ => panic!("round {round}: {:?}, {transport:?}", status.phase()),
                 recv(after(Duration::from_millis(2))) -> _ => {}
             }

@@ -40,10 +40,16 @@ fn connected() -> (Connected, Receiver<()>, Sender<()>) {
         }
         Ok(())
     };
-    let link = Link::start(dialled(answer), "test", |_| {}).unwrap();
-    let admin = Admin::start(link.clone(), PATIENCE).unwrap();
+    let link = Link::start(dialled(answer), "test", &SystemClock, |_| {}).unwrap();
+    let admin = Admin::start(link.clone(), PATIENCE, &SystemClock::shared()).unwrap();
     let (publisher, _) = Publisher::start(PublisherSettings {
-        dialler: Arc::new(Dialler::new(Vec::new(), LIMIT, Sockets::default())),
+        clock: SystemClock::shared(),
+        dialler: Arc::new(Dialler::new(
+            Vec::new(),
+            LIMIT,
+            Sockets::default(),
+            SystemClock::shared(),
+        )),
         metrics: Metrics::default(),
         confirm_timeout: LIMIT,
         connect_timeout: LIMIT,
@@ -54,7 +60,7 @@ fn connected() -> (Connected, Receiver<()>, Sender<()>) {
     .unwrap();
     let services = Services {
         publisher,
-        clock: Arc::new(SystemClock),
+        clock: SystemClock::shared(),
         metrics: Metrics::default(),
         call_timeout: LIMIT,
     };

@@ -1,6 +1,7 @@
 //! Asking a broker that does not always answer.
 
 use super::*;
+use crate::clock::SystemClock;
 use crate::headers::Headers;
 use crate::transport::fake::dialled;
 
@@ -16,7 +17,7 @@ fn link() -> (Arc<Link>, Sender<()>) {
         }
         Ok(())
     };
-    let link = Link::start(dialled(answer), "test", |_| {}).unwrap();
+    let link = Link::start(dialled(answer), "test", &SystemClock, |_| {}).unwrap();
     (link, release)
 }
 
@@ -34,14 +35,14 @@ fn answers(admin: &Admin) {
     let limit = later(monotonic(), PATIENCE);
     while admin.call(check("q")).is_err() {
         assert!(monotonic() < limit, "nobody can ask any more");
-        thread::yield_now();
+        std::thread::yield_now();
     }
 }
 
 #[test]
 fn however_many_calls_hang_a_link_that_answers_is_not_given_up() {
     let (link, release) = link();
-    let admin = Admin::start(link.clone(), LIMIT).unwrap();
+    let admin = Admin::start(link.clone(), LIMIT, &SystemClock::shared()).unwrap();
     for n in 0..MOST_LEFT_BEHIND + 2 {
         assert_eq!(
             admin.call(check(&format!("hangs {n}"))),
@@ -59,7 +60,7 @@ fn however_many_calls_hang_a_link_that_answers_is_not_given_up() {
 #[test]
 fn one_queue_that_hangs_keeps_one_thread_however_often_it_is_asked_for() {
     let (link, _release) = link();
-    let admin = Admin::start(link.clone(), LIMIT).unwrap();
+    let admin = Admin::start(link.clone(), LIMIT, &SystemClock::shared()).unwrap();
     for _ in 0..3 * MOST_LEFT_BEHIND {
         assert_eq!(admin.call(check("hangs")), Err(Failure::TimedOut));
     }
@@ -70,7 +71,7 @@ fn one_queue_that_hangs_keeps_one_thread_however_often_it_is_asked_for() {
 #[test]
 fn a_call_that_is_answered_late_makes_room_again() {
     let (link, release) = link();
-    let admin = Admin::start(link.clone(), LIMIT).unwrap();
+    let admin = Admin::start(link.clone(), LIMIT, &SystemClock::shared()).unwrap();
     for n in 0..3 * MOST_LEFT_BEHIND {
         let check = check(&format!("hangs {n}"));
         assert_eq!(admin.call(check), Err(Failure::TimedOut));
@@ -83,10 +84,10 @@ fn a_call_that_is_answered_late_makes_room_again() {
 #[test]
 fn a_thread_that_has_answered_just_when_it_is_left_behind_ends() {
     let (link, _release) = link();
-    let performer = Performer::start(&link).unwrap();
+    let performer = Performer::start(&link, &SystemClock).unwrap();
     performer.operations.send(check("q")).unwrap();
     while performer.results.is_empty() {
-        thread::yield_now();
+        std::thread::yield_now();
     }
     let ended = performer.ended.clone();
     drop(performer);

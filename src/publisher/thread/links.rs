@@ -1,12 +1,12 @@
 //! The publishing link and its channels: opened when something is to be published, replaced, and lost.
 
 use super::{LANES, PublisherThread, State, Which};
-use crate::clock::monotonic;
+use crate::clock::later;
 use crate::publisher::opening::{Opened, confirm_channel, open};
 use crate::publisher::{Command, PublishResult, UnknownCause};
 use crate::transport::Failure;
 use log::{debug, warn};
-use std::thread;
+use std::time::Instant;
 
 impl PublisherThread {
     /// Opens the publishing link on a thread of its own.
@@ -22,10 +22,8 @@ impl PublisherThread {
             // A publisher that has ended meanwhile drops the link, which closes it.
             drop(commands.send(Command::Opened(opened)));
         };
-        if let Err(error) = thread::Builder::new()
-            .name("rungmq-open-publishing".to_owned())
-            .spawn(opening)
-        {
+        let name = "rungmq-open-publishing".to_owned();
+        if let Err(error) = self.settings.clock.spawn(name, Box::new(opening)) {
             self.not_opened(&format!("no thread could be started: {error}"));
         }
     }
@@ -33,7 +31,7 @@ impl PublisherThread {
     pub(super) fn opened(&mut self, opened: Opened) {
         debug!("publishing connection opened");
         self.number = opened.number;
-        self.opened_at = monotonic();
+        self.opened_at = self.settings.clock.now();
         self.down = None;
         self.copies.open = Some(opened.copies);
         self.publishes.open = Some(opened.publishes);
@@ -43,12 +41,16 @@ impl PublisherThread {
 
     pub(super) fn not_opened(&mut self, reason: &str) {
         warn!("no publishing connection: {reason}");
-        let pause = self.backoff.pause(rand::random());
-        self.state = State::Absent {
-            not_before: monotonic().checked_add(pause),
-        };
+        let not_before = Some(self.after_a_pause());
+        self.state = State::Absent { not_before };
         self.refuse_callers(reason);
         self.down = Some(reason.to_owned());
+    }
+
+    /// When to try again.
+    fn after_a_pause(&mut self) -> Instant {
+        let clock = &self.settings.clock;
+        later(clock.now(), self.backoff.pause(clock.chance()))
     }
 
     pub(super) fn try_now(&mut self) {
@@ -129,12 +131,10 @@ impl PublisherThread {
         // What that link still has to say comes too late, and must not be taken for the next one's.
         self.number += 1;
         self.down = Some(reason.to_owned());
-        self.backoff.lasted(self.opened_at.elapsed());
-        let not_before = if self.backoff.is_at_once() {
-            None
-        } else {
-            monotonic().checked_add(self.backoff.pause(rand::random()))
-        };
+        let life = self.settings.clock.now();
+        let life = life.saturating_duration_since(self.opened_at);
+        self.backoff.lasted(life);
+        let not_before = (!self.backoff.is_at_once()).then(|| self.after_a_pause());
         self.state = State::Absent { not_before };
     }
 }
