@@ -114,6 +114,8 @@ mod publish_error;
 mod publisher;
 mod retry;
 mod shutdown;
+pub mod testing;
+mod threads;
 mod topology;
 mod transport;
 

@@ -10,12 +10,32 @@ use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// A broker in memory, with one virtual host and one user. A cheap handle; the broker ends with the last one.
+/// An embedded broker: RabbitMQ's behaviour in this process, for tests and for trying things out.
+///
+/// Connections reach it at its [`url`](Self::url). It is made to be no kinder than RabbitMQ; where versions differ it
+/// follows its [`Profile`](crate::testing::Profile). It has one virtual host and one user, `guest`, who may do everything until
+/// [`refuse`](Self::refuse) says otherwise.
+///
+/// Handles are cheap to clone and all the same broker. One that was made here ends with its last handle and connection; one
+/// that was made by a URL, `memory://orders`, stays until the process ends, and [`named`](Self::named) is its handle.
+///
+/// There are four groups of methods: making it, looking at what is [in it](Self::queues), doing what
+/// [another client](Self::publish) could do, and letting things [go wrong](Self::drop_connections). The guide to
+/// [testing](crate::docs::testing) has examples.
 #[derive(Clone)]
-pub(crate) struct Broker(Arc<Shared>);
+pub struct Broker(Arc<Shared>);
+
+/// A broker that others keep alive.
+pub(super) struct WeakBroker(Weak<Shared>);
+
+impl WeakBroker {
+    pub(super) fn upgrade(&self) -> Option<Broker> {
+        self.0.upgrade().map(Broker)
+    }
+}
 
 /// What the handles share, and the timer thread holds weakly.
 pub(super) struct Shared {
@@ -45,6 +65,15 @@ impl Broker {
         Ok(Self(shared))
     }
 
+    pub(super) fn downgrade(&self) -> WeakBroker {
+        WeakBroker(Arc::downgrade(&self.0))
+    }
+
+    /// The clock that times to live and its connections follow.
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        self.0.clock()
+    }
+
     /// What it was started as.
     pub(crate) fn name(&self) -> &str {
         &self.0.name
@@ -70,7 +99,7 @@ impl Broker {
 
 impl fmt::Debug for Broker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Broker").field(&self.0.name).finish()
+        f.debug_tuple("MemoryBroker").field(&self.0.name).finish()
     }
 }
 

@@ -9,11 +9,13 @@ use crate::transport::{Failure, LinkEvent};
 
 /// What a user can be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Right {
+#[non_exhaustive]
+pub enum Right {
     /// Declaring queues and exchanges, and binding.
     Declare,
     /// Asking whether something exists.
     Check,
+    /// Publishing.
     Publish,
     /// Consuming and fetching.
     Consume,
@@ -21,7 +23,7 @@ pub(crate) enum Right {
 
 /// When all links are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Drop {
+pub(super) enum Drop {
     /// When the next confirm has been sent.
     AfterConfirm,
     /// When the next acknowledgement arrives, before it counts.
@@ -86,17 +88,31 @@ impl Faults {
 
 impl Broker {
     /// Drops every connection.
-    pub(crate) fn drop_connections(&self) {
+    pub fn drop_connections(&self) {
         self.with(|hub, at| hub.drop_links(CLOSED, at));
     }
 
-    /// Drops every connection later, once.
-    pub(crate) fn drop_connections_at(&self, when: Drop) {
+    /// Drops every connection as soon as the next confirm has been sent: the copy stands, and its message is not acknowledged.
+    pub fn drop_connections_after_next_confirm(&self) {
+        self.drop_connections_at(Drop::AfterConfirm);
+    }
+
+    /// Drops every connection when the next acknowledgement arrives, which does not count: its message comes again.
+    pub fn drop_connections_before_next_ack(&self) {
+        self.drop_connections_at(Drop::BeforeAck);
+    }
+
+    /// Drops every connection in the middle of the next publish, which does not count and has no answer.
+    pub fn drop_connections_during_next_publish(&self) {
+        self.drop_connections_at(Drop::DuringPublish);
+    }
+
+    pub(super) fn drop_connections_at(&self, when: Drop) {
         self.with(|hub, _| hub.faults.drop = Some(when));
     }
 
     /// Closes the channels that consume from `queue`, with a reply code; returns how many there were.
-    pub(crate) fn close_channels(&self, queue: &str, code: u16) -> usize {
+    pub fn close_channels(&self, queue: &str, code: u16) -> usize {
         self.with(|hub, at| {
             let Some(queue) = hub.state.queues.get(queue) else {
                 return 0;
@@ -119,22 +135,22 @@ impl Broker {
     }
 
     /// Nacks the next `count` publishes on confirm channels, and stores none of them.
-    pub(crate) fn nack_next_confirms(&self, count: usize) {
+    pub fn nack_next_confirms(&self, count: usize) {
         self.with(|hub, _| hub.state.faults.nack = count);
     }
 
     /// Stores the next `count` publishes on confirm channels, and never confirms them.
-    pub(crate) fn lose_next_confirms(&self, count: usize) {
+    pub fn lose_next_confirms(&self, count: usize) {
         self.with(|hub, _| hub.state.faults.lose = count);
     }
 
     /// Raises an alarm: whoever publishes from now on is told, and not read any more.
-    pub(crate) fn block(&self, reason: &str) {
+    pub fn block(&self, reason: &str) {
         self.with(|hub, _| hub.faults.alarm = Some(reason.to_owned()));
     }
 
     /// Clears the alarm: what was sent meanwhile is read.
-    pub(crate) fn unblock(&self) {
+    pub fn unblock(&self) {
         self.with(|hub, _| {
             hub.faults.alarm = None;
             for wire in hub.wires.values_mut() {
@@ -146,12 +162,12 @@ impl Broker {
     }
 
     /// Stops reading and sending. Connections stay; calls wait.
-    pub(crate) fn freeze(&self) {
+    pub fn freeze(&self) {
         self.with(|hub, _| hub.faults.frozen = true);
     }
 
     /// Goes on after a freeze, with everything that was sent meanwhile.
-    pub(crate) fn thaw(&self) {
+    pub fn thaw(&self) {
         self.with(|hub, at| {
             hub.faults.frozen = false;
             hub.state.expire(at);
@@ -159,17 +175,17 @@ impl Broker {
     }
 
     /// Refuses the user something, with 403.
-    pub(crate) fn refuse(&self, right: Right) {
+    pub fn refuse(&self, right: Right) {
         self.with(|hub, _| hub.faults.refused.push(right));
     }
 
     /// Allows the user everything again.
-    pub(crate) fn allow_everything(&self) {
+    pub fn allow_everything(&self) {
         self.with(|hub, _| hub.faults.refused.clear());
     }
 
     /// Stops the broker: links are dropped, nobody can connect, and what is not durable is gone.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.with(|hub, at| {
             hub.faults.stopped = true;
             hub.faults.frozen = false;
@@ -184,7 +200,7 @@ impl Broker {
     }
 
     /// Starts it again.
-    pub(crate) fn start_again(&self) {
+    pub fn start_again(&self) {
         self.with(|hub, at| {
             hub.faults.stopped = false;
             hub.state.expire(at);
@@ -192,7 +208,7 @@ impl Broker {
     }
 
     /// Stops the broker and starts it again.
-    pub(crate) fn restart(&self) {
+    pub fn restart(&self) {
         self.stop();
         self.start_again();
     }

@@ -1,69 +1,137 @@
-//! The broker from outside, for tests: what is in it, and what another client could do.
+//! What is in the broker.
 
 use super::broker::Broker;
-use super::exchange::{Binding, Exchange};
 use super::ready::Entry;
-use super::refusal::Refusal;
-use super::state::LinkId;
-use super::state::declare::QueueFlags;
-use super::state::publish::Published;
 use crate::declaration::ExchangeKind;
+use crate::envelope::Envelope;
 use crate::headers::Headers;
+use crate::id::new_id;
 use crate::properties::Properties;
-use crate::transport::{Body, Outgoing};
+use std::borrow::Cow;
 
-/// Who is meant by "another client": no link has this number.
-const OUTSIDE: Option<LinkId> = Some(LinkId(0));
-
-/// A queue, as `rabbitmqctl list_queues` would show it.
+/// A queue, as `rabbitmqctl list_queues` shows it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct QueueView {
-    pub(crate) name: String,
+#[non_exhaustive]
+pub struct QueueView {
+    /// Its name.
+    pub name: String,
     /// `classic` or `quorum`.
-    pub(crate) kind: &'static str,
-    pub(crate) flags: QueueFlags,
-    pub(crate) arguments: Headers,
-    pub(crate) ready: usize,
-    pub(crate) unacked: usize,
-    pub(crate) consumers: usize,
+    pub kind: &'static str,
+    /// Whether it outlives the broker.
+    pub durable: bool,
+    /// Whether it belongs to one connection.
+    pub exclusive: bool,
+    /// Whether it goes with its last consumer.
+    pub auto_delete: bool,
+    /// As it was declared.
+    pub arguments: Headers,
+    /// How many messages wait to be delivered.
+    pub ready: usize,
+    /// How many were delivered and are not settled.
+    pub unacked: usize,
+    /// How many consumers it has.
+    pub consumers: usize,
 }
 
-/// A message that is ready in a queue.
+/// A message in a queue, as it stands on the wire.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct MessageView {
-    pub(crate) exchange: String,
-    pub(crate) routing_key: String,
-    pub(crate) properties: Properties,
-    pub(crate) headers: Headers,
-    pub(crate) body: Body,
-    pub(crate) redelivered: bool,
+#[non_exhaustive]
+pub struct MessageView {
+    /// Where it was published last: by a client, or by its dead-lettering.
+    pub exchange: String,
+    /// What it was published with.
+    pub routing_key: String,
+    /// Its AMQP properties.
+    pub properties: Properties,
+    /// All its headers, reserved ones and those of the broker included.
+    pub headers: Headers,
+    /// Its body.
+    pub body: Vec<u8>,
+    /// Whether it was delivered before and came back.
+    pub redelivered: bool,
     /// How often a quorum queue took it back.
-    pub(crate) delivery_count: u64,
+    pub delivery_count: u64,
 }
 
-/// A binding with its exchange. Every queue is bound to the default exchange as well, which is not listed.
+impl MessageView {
+    /// What the library says about the message: its id, its attempt, why it was set aside.
+    #[must_use]
+    pub fn envelope(&self) -> Envelope {
+        Envelope::read(
+            &self.properties,
+            &self.headers,
+            &self.routing_key,
+            i64::MAX,
+            new_id,
+        )
+    }
+
+    /// Its body as text; what is not UTF-8 is shown as `U+FFFD`.
+    #[must_use]
+    pub fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.body)
+    }
+}
+
+impl From<&Entry> for MessageView {
+    fn from(entry: &Entry) -> Self {
+        let message = &entry.message;
+        Self {
+            exchange: message.exchange.clone(),
+            routing_key: message.routing_key().to_owned(),
+            properties: message.properties.clone(),
+            headers: message.headers.clone(),
+            body: message.body.to_vec(),
+            redelivered: entry.redelivered,
+            delivery_count: entry.returned,
+        }
+    }
+}
+
+/// An exchange, as `rabbitmqctl list_exchanges` shows it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct BindingView {
-    pub(crate) exchange: String,
-    pub(crate) queue: String,
-    pub(crate) routing_key: String,
-    pub(crate) arguments: Headers,
+#[non_exhaustive]
+pub struct ExchangeView {
+    /// Its name; the default exchange has none.
+    pub name: String,
+    /// How it chooses queues.
+    pub kind: ExchangeKind,
+    /// Whether it outlives the broker.
+    pub durable: bool,
+    /// Whether clients may not publish to it.
+    pub internal: bool,
+    /// As it was declared.
+    pub arguments: Headers,
+}
+
+/// A queue bound to an exchange, as `rabbitmqctl list_bindings` shows it. Each queue is bound to the default exchange
+/// by its name as well, which is not shown.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct BindingView {
+    /// Where messages come from.
+    pub exchange: String,
+    /// Where they go.
+    pub queue: String,
+    /// Which ones, but for fanout and headers exchanges.
+    pub routing_key: String,
+    /// Which ones, of a headers exchange.
+    pub arguments: Headers,
 }
 
 impl Broker {
-    /// The queues by name.
-    pub(crate) fn queues(&self) -> Vec<QueueView> {
+    /// The queues, by name.
+    #[must_use]
+    pub fn queues(&self) -> Vec<QueueView> {
         self.look(|hub| {
             let queues = hub.state.queues.values();
             queues
                 .map(|queue| QueueView {
                     name: queue.name.clone(),
                     kind: queue.kind.as_str(),
-                    flags: QueueFlags {
-                        durable: queue.durable,
-                        exclusive: queue.owner.is_some(),
-                        auto_delete: queue.auto_delete,
-                    },
+                    durable: queue.durable,
+                    exclusive: queue.owner.is_some(),
+                    auto_delete: queue.auto_delete,
                     arguments: queue.arguments.clone(),
                     ready: queue.ready.len(),
                     unacked: queue.unacked,
@@ -73,26 +141,42 @@ impl Broker {
         })
     }
 
-    /// One queue.
-    pub(crate) fn queue(&self, name: &str) -> Option<QueueView> {
+    /// The queue of that name, if there is one.
+    #[must_use]
+    pub fn queue(&self, name: &str) -> Option<QueueView> {
         self.queues().into_iter().find(|queue| queue.name == name)
     }
 
-    /// What is ready in `queue`, head first, and stays there; `None` without such a queue.
-    pub(crate) fn messages(&self, queue: &str) -> Option<Vec<MessageView>> {
+    /// The messages that are ready in `queue`, head first; they stay there. A queue that does not exist has none.
+    #[must_use]
+    pub fn messages(&self, queue: &str) -> Vec<MessageView> {
         self.look(|hub| {
-            let queue = hub.state.queues.get(queue)?;
-            Some(queue.ready.iter().map(message).collect())
+            let queue = hub.state.queues.get(queue);
+            let ready = queue.into_iter().flat_map(|queue| queue.ready.iter());
+            ready.map(MessageView::from).collect()
         })
     }
 
-    /// The exchanges by name, the default one included.
-    pub(crate) fn exchanges(&self) -> Vec<Exchange> {
-        self.look(|hub| hub.state.exchanges.values().cloned().collect())
+    /// The exchanges, by name; the default exchange and RabbitMQ's own are among them.
+    #[must_use]
+    pub fn exchanges(&self) -> Vec<ExchangeView> {
+        self.look(|hub| {
+            let exchanges = hub.state.exchanges.values();
+            exchanges
+                .map(|exchange| ExchangeView {
+                    name: exchange.name.clone(),
+                    kind: exchange.kind,
+                    durable: exchange.durable,
+                    internal: exchange.internal,
+                    arguments: exchange.arguments.clone(),
+                })
+                .collect()
+        })
     }
 
-    /// The bindings by exchange.
-    pub(crate) fn bindings(&self) -> Vec<BindingView> {
+    /// The bindings, by exchange.
+    #[must_use]
+    pub fn bindings(&self) -> Vec<BindingView> {
         self.look(|hub| {
             let exchanges = hub.state.exchanges.values();
             let bindings = exchanges.flat_map(|exchange| {
@@ -107,121 +191,16 @@ impl Broker {
         })
     }
 
-    /// How many connections are open, as the broker sees it.
-    pub(crate) fn connections(&self) -> usize {
+    /// How many connections are open. A `Connection` has two: one consumes, the other publishes and is opened when it is
+    /// first needed.
+    #[must_use]
+    pub fn connections(&self) -> usize {
         self.look(|hub| hub.wires.values().filter(|wire| wire.open).count())
     }
 
-    /// How many channels are open, as the broker sees it.
-    pub(crate) fn channels(&self) -> usize {
+    /// How many channels are open.
+    #[must_use]
+    pub fn channels(&self) -> usize {
         self.look(|hub| hub.state.channels.len())
-    }
-
-    /// Publishes as another client.
-    pub(crate) fn publish(
-        &self,
-        exchange: &str,
-        routing_key: &str,
-        properties: Properties,
-        headers: Headers,
-        body: impl Into<Vec<u8>>,
-    ) -> Result<Published, Refusal> {
-        let outgoing = Outgoing {
-            exchange: exchange.to_owned(),
-            routing_key: routing_key.to_owned(),
-            mandatory: false,
-            properties,
-            headers,
-            body: Body::new(body.into()),
-        };
-        self.with(|hub, at| hub.state.publish_raw(&outgoing, at))
-    }
-
-    /// Declares a queue as another client. An exclusive one is locked to every link, until the broker restarts.
-    pub(crate) fn declare_queue(
-        &self,
-        name: &str,
-        flags: QueueFlags,
-        arguments: &Headers,
-    ) -> Result<(), Refusal> {
-        self.with(|hub, at| hub.state.declare_queue(name, flags, arguments, OUTSIDE, at))
-    }
-
-    /// Deletes a queue with its messages. Its consumers are cancelled.
-    pub(crate) fn delete_queue(&self, name: &str) -> Result<(), Refusal> {
-        self.with(|hub, at| {
-            let owner = hub.state.queues.get(name).and_then(|queue| queue.owner);
-            hub.state.delete_queue(name, owner, at)
-        })
-    }
-
-    /// Throws away what is ready in a queue; returns how many messages that were.
-    pub(crate) fn purge(&self, name: &str) -> Result<usize, Refusal> {
-        self.with(|hub, at| hub.state.purge(name, at))
-    }
-
-    /// Declares an exchange as another client.
-    pub(crate) fn declare_exchange(
-        &self,
-        name: &str,
-        kind: ExchangeKind,
-        durable: bool,
-        internal: bool,
-        arguments: &Headers,
-    ) -> Result<(), Refusal> {
-        let mut exchange = Exchange::new(name, kind, durable);
-        exchange.internal = internal;
-        exchange.arguments = arguments.clone();
-        self.with(|hub, _| hub.state.declare_exchange(exchange))
-    }
-
-    /// Deletes an exchange with its bindings.
-    pub(crate) fn delete_exchange(&self, name: &str) -> Result<(), Refusal> {
-        self.with(|hub, _| hub.state.delete_exchange(name))
-    }
-
-    /// Binds a queue as another client.
-    pub(crate) fn bind(
-        &self,
-        queue: &str,
-        exchange: &str,
-        routing_key: &str,
-        arguments: &Headers,
-    ) -> Result<(), Refusal> {
-        let binding = binding(queue, routing_key, arguments);
-        self.with(|hub, _| hub.state.bind(exchange, binding, OUTSIDE))
-    }
-
-    /// Takes a binding away.
-    pub(crate) fn unbind(
-        &self,
-        queue: &str,
-        exchange: &str,
-        routing_key: &str,
-        arguments: &Headers,
-    ) -> Result<(), Refusal> {
-        let binding = binding(queue, routing_key, arguments);
-        self.with(|hub, _| hub.state.unbind(exchange, &binding, OUTSIDE))
-    }
-}
-
-fn binding(queue: &str, routing_key: &str, arguments: &Headers) -> Binding {
-    Binding {
-        queue: queue.to_owned(),
-        routing_key: routing_key.to_owned(),
-        arguments: arguments.clone(),
-    }
-}
-
-fn message(entry: &Entry) -> MessageView {
-    let message = &entry.message;
-    MessageView {
-        exchange: message.exchange.clone(),
-        routing_key: message.routing_key().to_owned(),
-        properties: message.properties.clone(),
-        headers: message.headers.clone(),
-        body: message.body.clone(),
-        redelivered: entry.redelivered,
-        delivery_count: entry.returned,
     }
 }

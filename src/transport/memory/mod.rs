@@ -25,18 +25,15 @@
 //! * When several consumers of one channel hold messages of a quorum queue and the channel ends, they come back in the order
 //!   in which the consumers began; on 3.x that order is a random one.
 
-#![allow(
-    dead_code,
-    reason = "the public API that uses the rest is not there yet"
-)]
-
 mod arguments;
 mod broker;
 mod channel;
+mod client;
 mod dead_letter;
 mod equivalence;
 mod exchange;
 mod faults;
+mod handle;
 mod hub;
 mod inspect;
 mod link;
@@ -45,22 +42,21 @@ mod profile;
 mod queue;
 mod ready;
 mod refusal;
+mod registry;
 mod state;
 mod timer;
+mod url;
 mod wire;
 
-#[allow(unused_imports, reason = "the public API is not there yet")]
-pub(crate) use self::{
+pub use self::{
     broker::Broker,
-    exchange::Exchange,
-    faults::{Drop, Right},
-    inspect::{BindingView, MessageView, QueueView},
-    link::MemoryTransport,
+    faults::Right,
+    handle::BrokerBuilder,
+    inspect::{BindingView, ExchangeView, MessageView, QueueView},
     profile::Profile,
-    refusal::Refusal,
-    state::declare::QueueFlags,
     state::publish::Published,
 };
+pub(crate) use self::{link::MemoryTransport, registry::named, url::MemoryUrl};
 
 #[cfg(test)]
 #[allow(

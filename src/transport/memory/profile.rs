@@ -3,13 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The version whose rules hold, where versions differ.
+/// The version of RabbitMQ that an embedded broker behaves like, where versions differ: the delivery limit of quorum queues,
+/// where they put what comes back, their priorities, and whether an `x-death` header that a client sent counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) enum Profile {
-    /// RabbitMQ 3.10.
-    #[default]
+#[non_exhaustive]
+pub enum Profile {
+    /// RabbitMQ 3.10: quorum queues have no delivery limit of their own.
     V3_10,
-    /// RabbitMQ 4.0.
+    /// RabbitMQ 4.0, the default: quorum queues have a delivery limit of 20.
+    #[default]
     V4_0,
 }
 

@@ -5,7 +5,7 @@ mod queues;
 mod timing;
 
 use super::{Broker, MemoryTransport, Profile};
-use crate::clock::{Clock, SystemClock, monotonic};
+use crate::clock::{SystemClock, monotonic};
 use crate::declaration::Declaration;
 use crate::headers::Headers;
 use crate::properties::Properties;
@@ -13,56 +13,11 @@ use crate::transport::{
     Channel, Confirm, Confirms, Delivery, Dialled, Failure, Incoming, Link, LinkEvent, Outgoing,
     Subscription, Transport,
 };
-use crossbeam_channel::{Receiver, Select};
-use parking_lot::Mutex;
+use crossbeam_channel::Select;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(20);
-
-/// A clock that stands until a test moves it.
-#[derive(Debug)]
-pub(super) struct HandClock {
-    now: Mutex<Instant>,
-    epoch: Mutex<i64>,
-    moved: Mutex<Vec<crossbeam_channel::Sender<Instant>>>,
-}
-
-impl HandClock {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            now: Mutex::new(monotonic()),
-            epoch: Mutex::new(1_700_000_000_500),
-            moved: Mutex::default(),
-        })
-    }
-
-    pub(super) fn advance(&self, by: Duration) {
-        *self.now.lock() += by;
-        *self.epoch.lock() += i64::try_from(by.as_millis()).unwrap();
-        self.moved.lock().clear();
-    }
-}
-
-impl Clock for HandClock {
-    fn now(&self) -> Instant {
-        *self.now.lock()
-    }
-
-    fn epoch_millis(&self) -> i64 {
-        *self.epoch.lock()
-    }
-
-    /// Ready at the next move, whenever that is: the broker looks and waits again.
-    fn at(&self, due: Instant) -> Receiver<Instant> {
-        let (sender, receiver) = crossbeam_channel::bounded(1);
-        let mut moved = self.moved.lock();
-        if self.now() < due {
-            moved.push(sender);
-        }
-        receiver
-    }
-}
 
 pub(super) fn broker() -> Broker {
     broker_of(Profile::V3_10)

@@ -1,26 +1,28 @@
 //! The broker's own thread: it waits until something is over, and then has the broker look.
 
 use super::broker::Shared;
-use crate::clock::Clock;
-use crossbeam_channel::{Receiver, never, select, tick};
+use crate::clock::{Clock, Timer};
+use crate::threads;
+use crossbeam_channel::{Receiver, Select, TryRecvError, never, tick};
 use std::io;
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Starts the thread. It ends with the broker, whose end of `changes` is dropped.
 pub(super) fn start(shared: &Arc<Shared>, changes: Receiver<()>) -> io::Result<()> {
     let clock = shared.clock().clone();
     let weak = Arc::downgrade(shared);
-    thread::Builder::new()
-        .name(format!("rungmq-memory-{}", shared.name()))
-        .spawn(move || {
+    let name = format!("rungmq-memory-{}", shared.name());
+    let timer = {
+        let clock = clock.clone();
+        move || {
             let mut pulse = Pulse::default();
             run(&weak, &mut pulse, &mut |due, beats| {
                 wait(&*clock, due, beats, &changes)
             });
-        })?;
-    Ok(())
+        }
+    };
+    clock.spawn(name, Box::new(timer))
 }
 
 /// What a wait ended with.
@@ -61,14 +63,18 @@ fn wait(
     beats: &Receiver<Instant>,
     changes: &Receiver<()>,
 ) -> Woken {
-    let over = due.map_or_else(never, |due| clock.at(due));
-    select! {
-        recv(changes) -> change => match change {
-            Ok(()) => Woken::Look,
-            Err(_) => Woken::Ended,
-        },
-        recv(over) -> _ => Woken::Look,
-        recv(beats) -> _ => Woken::Beat,
+    let over = due.map_or_else(Timer::never, |due| clock.at(due));
+    let mut select = Select::new();
+    select.recv(changes);
+    select.recv(&over);
+    select.recv(beats);
+    threads::ready(select, None);
+    if beats.try_recv().is_ok() {
+        return Woken::Beat;
+    }
+    match changes.try_recv() {
+        Err(TryRecvError::Disconnected) => Woken::Ended,
+        Ok(()) | Err(TryRecvError::Empty) => Woken::Look,
     }
 }
 

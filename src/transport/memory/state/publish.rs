@@ -23,7 +23,8 @@ pub(in crate::transport::memory) struct Letter {
 
 /// What became of a publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Published {
+#[non_exhaustive]
+pub enum Published {
     /// Every queue that it was routed to has it.
     Confirmed,
     /// No queue took it.

@@ -1,6 +1,7 @@
 //! Faults on demand, and that every wait ends.
 
-use super::super::{Drop, Right};
+use super::super::Right;
+use super::super::faults::Drop;
 use super::*;
 use crate::transport::Gone;
 use std::thread;
@@ -54,7 +55,7 @@ fn nobody_connects_to_a_broker_that_is_frozen_or_stopped() {
     broker.freeze();
     let limit = monotonic() + Duration::from_millis(50);
     transport(&broker).dial(limit, &|_| {}).unwrap_err();
-    let armed = Mutex::new(None);
+    let armed = parking_lot::Mutex::new(None);
     let dialling = transport(&broker);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {

@@ -1,6 +1,7 @@
 //! Publishing, consuming, settling.
 
-use super::super::{Published, QueueFlags};
+use super::super::Published;
+use super::super::exchange::Exchange;
 use super::*;
 use crate::declaration::ExchangeKind;
 use crate::headers::HeaderValue;
@@ -178,7 +179,7 @@ fn a_deleted_queue_cancels_its_consumers_and_settling_goes_on() {
     channel.publish(&message("", "q", "a")).unwrap();
     let subscription = channel.subscribe("q").unwrap();
     let delivery = delivery(&*subscription);
-    broker.delete_queue("q").unwrap();
+    broker.delete_queue("q");
     assert!(matches!(incoming(&*subscription), Incoming::Cancelled));
     channel.ack(delivery.tag, false).unwrap();
     channel.declare(&queue("q")).unwrap();
@@ -354,13 +355,15 @@ fn exchanges_route_by_key_pattern_and_headers() {
     }
     let spare: Headers = [("alternate-exchange", "spare")].into_iter().collect();
     broker
-        .declare_exchange("topic", ExchangeKind::Topic, true, false, &spare)
+        .declare_exchange("topic", ExchangeKind::Topic, &spare)
+        .unwrap();
+    let mut internal = Exchange::new("spare", ExchangeKind::Fanout, true);
+    internal.internal = true;
+    broker
+        .with(|hub, _| hub.state.declare_exchange(internal))
         .unwrap();
     broker
-        .declare_exchange("spare", ExchangeKind::Fanout, true, true, &none)
-        .unwrap();
-    broker
-        .declare_exchange("headers", ExchangeKind::Headers, true, false, &none)
+        .declare_exchange("headers", ExchangeKind::Headers, &none)
         .unwrap();
     broker.bind("spare", "spare", "", &none).unwrap();
     broker.bind("a", "topic", "order.*", &none).unwrap();
@@ -503,41 +506,19 @@ fn a_full_quorum_queue_rejects_until_it_is_four_fifths_full() {
 }
 
 #[test]
-fn what_another_client_holds_exclusively_is_locked() {
-    let broker = broker();
-    let mut dialled = dial(&broker);
-    let flags = QueueFlags {
-        durable: false,
-        exclusive: true,
-        auto_delete: false,
-    };
-    broker.declare_queue("q", flags, &Headers::new()).unwrap();
-    assert_eq!(broker.queue("q").unwrap().flags, flags);
-    let failure = channel(&mut dialled).check(&queue("q")).unwrap_err();
-    assert_eq!(code(&failure), 405);
-    assert_eq!(broker.purge("q"), Ok(0));
-}
-
-#[test]
 fn a_publish_of_another_client_says_what_became_of_it() {
     let broker = broker();
-    let flags = QueueFlags {
-        durable: true,
-        exclusive: false,
-        auto_delete: false,
-    };
-    let full: Headers = [("x-max-length", 0)].into_iter().collect();
-    let mut full = full;
-    full.insert("x-overflow", "reject-publish");
-    broker.declare_queue("full", flags, &full).unwrap();
-    broker.declare_queue("q", flags, &Headers::new()).unwrap();
+    let mut full: Headers = [("x-overflow", "reject-publish")].into_iter().collect();
+    full.insert("x-max-length", 0);
+    broker.declare_queue("full", &full).unwrap();
+    broker.declare_queue("q", &Headers::new()).unwrap();
     let publish =
         |exchange, key| broker.publish(exchange, key, Properties::default(), Headers::new(), "m");
-    assert_eq!(publish("", "q"), Ok(Published::Confirmed));
-    assert_eq!(publish("", "none"), Ok(Published::Unroutable));
-    assert_eq!(publish("", "full"), Ok(Published::Rejected));
-    assert_eq!(publish("none", "q").unwrap_err().code, 404);
-    let messages = broker.messages("q").unwrap();
+    assert_eq!(publish("", "q").unwrap(), Published::Confirmed);
+    assert_eq!(publish("", "none").unwrap(), Published::Unroutable);
+    assert_eq!(publish("", "full").unwrap(), Published::Rejected);
+    publish("none", "q").unwrap_err();
+    let messages = broker.messages("q");
     assert_eq!(messages.len(), 1);
-    assert_eq!(messages[0].body[..], *b"m");
+    assert_eq!(messages[0].body, b"m");
 }
