@@ -125,7 +125,7 @@ fn an_unused_queue_is_deleted_and_a_used_one_is_not() {
 }
 
 #[test]
-fn a_clock_that_jumps_passes_every_stop_on_its_way() {
+fn a_message_passes_one_queue_after_the_other() {
     for kind in ["classic", "quorum"] {
         let (broker, clock) = broker_and_clock(Profile::V4_0);
         let mut dialled = dial(&broker);
