@@ -5,6 +5,7 @@ use crate::transport::Delivery;
 use crate::transport::memory::arguments::QueueKind;
 use crate::transport::memory::channel::{Consumer, Unacked};
 use crate::transport::memory::dead_letter::Reason;
+use crate::transport::memory::profile::Profile;
 use crate::transport::memory::ready::Entry;
 use crate::transport::memory::refusal::{self, Refusal};
 
@@ -222,7 +223,7 @@ impl State {
     ) -> Option<Delivery> {
         let queue = self.queues.get_mut(name)?;
         queue.unacked += 1;
-        let (queue_id, kind) = (queue.id, queue.kind);
+        let (queue_id, kind, profile) = (queue.id, queue.kind, queue.profile);
         let message = entry.message.clone();
         // The broker counts what came back, and before that what another quorum queue has counted.
         let count = match (kind, entry.returned) {
@@ -232,7 +233,10 @@ impl State {
         };
         let redelivered = entry.redelivered || count > 0;
         let mut headers = message.headers.clone();
-        if count > 0 {
+        // What is fetched from 3.x shows a count of zero as well.
+        let shows_zero =
+            kind == QueueKind::Quorum && profile == Profile::V3_10 && consumer.is_none();
+        if count > 0 || shows_zero {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             headers.insert("x-delivery-count", count);
         }

@@ -100,7 +100,7 @@ impl State {
             self.forget_publisher(*id);
         }
         for channel in ended {
-            self.take_back(channel.into_unacked().collect(), true);
+            self.take_back(channel.into_unacked(self.profile), true);
         }
     }
 
