@@ -6,7 +6,7 @@ use super::refusal::Refusal;
 use super::state::settle::Verdict;
 use super::state::{ChannelId, Effect, LinkId, Moment, State};
 use super::timer;
-use super::wire::{Answer, Client, Operation, Port, Request, Wire};
+use super::wire::{Answer, Client, Operation, Port, Reply, Request, Wire};
 use crate::clock::Clock;
 use crate::transport::{Failure, LinkEvent};
 use crossbeam_channel::Sender;
@@ -59,7 +59,9 @@ pub(super) struct Hub {
     pub(super) state: State,
     pub(super) wires: BTreeMap<LinkId, Wire>,
     pub(super) faults: Faults,
-    last_request: u64,
+    /// How many have tried to connect.
+    pub(super) attempts: usize,
+    pub(super) last_request: u64,
 }
 
 impl Broker {
@@ -78,6 +80,7 @@ impl Broker {
                 state: State::new(profile),
                 wires: BTreeMap::new(),
                 faults: Faults::default(),
+                attempts: 0,
                 last_request: 0,
             }),
             changed,
@@ -173,7 +176,7 @@ impl Shared {
     /// Sends every client a heartbeat, or has it find that none has come for too long.
     pub(super) fn beat(&self) {
         self.with(|hub, _| {
-            if hub.faults.frozen {
+            if hub.faults.is_silent() {
                 hub.give_up_silent();
             } else {
                 hub.wires.values().for_each(Wire::note_sent);
@@ -193,7 +196,7 @@ impl Hub {
         link: LinkId,
         channel: Option<ChannelId>,
         operation: Operation,
-        reply: Option<super::wire::Reply>,
+        reply: Option<Reply>,
     ) {
         self.last_request += 1;
         if let Some(wire) = self.wires.get_mut(&link) {
@@ -270,19 +273,26 @@ impl Hub {
             (Err(refusal), Some(channel)) => {
                 let failure: Failure = refusal.into();
                 self.close_channel(link, channel, &failure, at);
-                if let (Some(wire), true) = (self.wires.get(&link), reply.is_some()) {
-                    wire.note_sent();
-                }
                 Err(failure)
             }
             (Err(refusal), None) => Err(refusal.into()),
         };
         if let Some(reply) = reply {
-            if let Some(wire) = self.wires.get(&link) {
-                wire.note_sent();
+            self.answer(link, reply, answer);
+        }
+    }
+
+    fn answer(&mut self, link: LinkId, reply: Reply, answer: Result<Answer, Failure>) {
+        self.send();
+        match self.wires.get_mut(&link) {
+            // Whoever has asked goes on waiting.
+            Some(wire) if self.faults.muted => wire.unanswered.push(reply),
+            wire => {
+                if let Some(wire) = wire {
+                    wire.note_sent();
+                }
+                let _ = reply.send(answer);
             }
-            self.send();
-            let _ = reply.send(answer);
         }
     }
 
@@ -293,7 +303,9 @@ impl Hub {
             return true;
         };
         wire.blocked = true;
-        wire.tell(LinkEvent::Blocked(reason.clone()));
+        if !self.faults.muted {
+            wire.tell(LinkEvent::Blocked(reason.clone()));
+        }
         is_empty
     }
 
@@ -368,11 +380,9 @@ impl Hub {
             Operation::Cancel(consumer) => {
                 state.cancel(channel, consumer, at)?;
                 self.send();
-                if let Some(port) = self
-                    .wires
-                    .get_mut(&link)
-                    .and_then(|wire| wire.port(channel))
-                {
+                let is_heard = !self.faults.muted;
+                let wire = self.wires.get_mut(&link).filter(|_| is_heard);
+                if let Some(port) = wire.and_then(|wire| wire.port(channel)) {
                     port.cancelled(consumer);
                 }
             }
@@ -417,7 +427,9 @@ impl Hub {
         at: Moment,
     ) {
         self.send();
-        if let Some(wire) = self.wires.get_mut(&link) {
+        if let Some(wire) = self.wires.get_mut(&link)
+            && !self.faults.muted
+        {
             wire.close_port(channel, failure);
         }
         self.state.end_channel(channel, at);
@@ -459,7 +471,14 @@ impl Hub {
 
     /// Sends what the last operation brought about.
     pub(super) fn send(&mut self) {
-        for effect in self.state.take_effects() {
+        if self.faults.frozen {
+            return;
+        }
+        let effects = self.state.take_effects();
+        if self.faults.muted {
+            return;
+        }
+        for effect in effects {
             let channel = match &effect {
                 Effect::Deliver { channel, .. }
                 | Effect::Cancel { channel, .. }

@@ -2,7 +2,9 @@
 
 use super::broker::Broker;
 use super::exchange::{Binding, Exchange};
+use super::inspect::MessageView;
 use super::refusal::Refusal;
+use super::state::LinkId;
 use super::state::declare::QueueFlags;
 use super::state::publish::Published;
 use crate::declaration::ExchangeKind;
@@ -61,6 +63,32 @@ impl Broker {
             let owner = hub.state.queues.get(name).and_then(|queue| queue.owner);
             drop(hub.state.delete_queue(name, owner, at));
         });
+    }
+
+    /// Takes the first message out of a queue, as `basic.get` does when nothing has to be acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broker`] when there is no such queue, or it is exclusive to somebody.
+    pub fn take(&self, queue: &str) -> Result<Option<MessageView>, Error> {
+        let taken = self.with(|hub, at| hub.state.take(queue, at));
+        let taken = taken.map_err(refused("another client takes a message"))?;
+        Ok(taken.map(MessageView::from))
+    }
+
+    /// Consumes from a queue on a connection of its own, exclusively, and acknowledges nothing, until the
+    /// [`Occupant`] is dropped or the broker loses the connection. Meanwhile nobody else may consume from a classic queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broker`] when there is no such queue, or it has a consumer.
+    pub fn occupy(&self, queue: &str) -> Result<Occupant, Error> {
+        let occupied = self.with(|hub, at| hub.state.occupy(queue, at));
+        let link = occupied.map_err(refused("another client consumes"))?;
+        Ok(Occupant {
+            broker: self.clone(),
+            link,
+        })
     }
 
     /// Throws away what is ready in a queue; returns how many messages that were.
@@ -132,6 +160,21 @@ impl Broker {
         let binding = binding(queue, routing_key, arguments);
         let unbound = self.with(|hub, _| hub.state.unbind(exchange, &binding, None));
         unbound.map_err(refused("another client unbinds a queue"))
+    }
+}
+
+/// Another client that has a queue for itself. Made by [`MemoryBroker::occupy`](crate::testing::MemoryBroker::occupy).
+#[derive(Debug)]
+#[must_use = "the queue is free again when it is dropped"]
+pub struct Occupant {
+    broker: Broker,
+    link: LinkId,
+}
+
+impl Drop for Occupant {
+    fn drop(&mut self) {
+        self.broker
+            .with(|hub, at| hub.state.end_link(self.link, at));
     }
 }
 

@@ -27,6 +27,8 @@ pub(super) struct Queue {
     pub(super) unacked: usize,
     pub(super) consumers: VecDeque<(ChannelId, ConsumerId)>,
     pub(super) had_consumers: bool,
+    /// Its one consumer wants no other beside it.
+    pub(super) is_occupied: bool,
     pub(super) last_used: Instant,
     next_place: u64,
     /// Who publishes to a quorum queue, and whether it is told to stop.
@@ -82,6 +84,7 @@ impl Queue {
             unacked: 0,
             consumers: VecDeque::new(),
             had_consumers: false,
+            is_occupied: false,
             last_used: now,
             next_place: 0,
             publishers: BTreeSet::new(),

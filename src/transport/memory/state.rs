@@ -3,6 +3,7 @@
 mod consume;
 pub(super) mod declare;
 mod expire;
+mod lost;
 pub(super) mod publish;
 pub(super) mod settle;
 
@@ -79,6 +80,8 @@ pub(super) struct State {
     pub(super) profile: Profile,
     pub(super) exchanges: BTreeMap<String, Exchange>,
     pub(super) queues: BTreeMap<String, Queue>,
+    /// Queues on a node that is down.
+    lost: BTreeMap<String, Queue>,
     pub(super) channels: BTreeMap<ChannelId, Channel>,
     pub(super) faults: ConfirmFaults,
     effects: Vec<Effect>,
@@ -97,6 +100,7 @@ impl State {
                 .map(|exchange| (exchange.name.clone(), exchange))
                 .collect(),
             queues: BTreeMap::new(),
+            lost: BTreeMap::new(),
             channels: BTreeMap::new(),
             faults: ConfirmFaults::default(),
             effects: Vec::new(),

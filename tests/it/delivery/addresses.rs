@@ -7,8 +7,10 @@ use rungmq::{Ack, ExchangeKind, Message, Publish, Queue, Topology, naming};
 use serde_json::{Value, json};
 
 use super::{LIMIT, Q, Seen, Stage, by_rung, soon};
+use crate::harness::only_on_rabbitmq;
 use crate::harness::{holds_for, wait_until};
 
+only_on_rabbitmq! { "direct reply-to";
 /// Case 4.
 #[test]
 fn a_request_is_answered_on_its_second_attempt() {
@@ -49,6 +51,7 @@ fn a_request_is_answered_on_its_second_attempt() {
     // The handler holds a handle, which would keep the connection for the rest of the process.
     consumer.cancel(LIMIT).unwrap();
     stage.mq.close().unwrap();
+}
 }
 
 /// Case 5.
@@ -159,6 +162,7 @@ fn the_first_address_of_a_message_that_came_straight_is_the_default_exchange() {
     assert_eq!(parked.header_text("x-original-routingKey"), Some(Q));
 }
 
+only_on_rabbitmq! { "a policy";
 /// Case 7.
 #[test]
 fn nothing_is_rejected_after_a_copy() {
@@ -199,6 +203,7 @@ fn nothing_is_rejected_after_a_copy() {
     holds_for(Duration::from_millis(500), "nothing was rejected", || {
         stage.raw.count("x") == 0
     });
+}
 }
 
 #[test]

@@ -11,9 +11,12 @@ mod envelopes;
 mod fetching;
 mod large;
 mod messages;
-mod policies;
 mod reasons;
 mod workers;
+
+crate::harness::only_on_rabbitmq! { "a policy";
+mod policies;
+}
 
 use std::sync::Arc;
 use std::time::Duration;

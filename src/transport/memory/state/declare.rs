@@ -114,6 +114,7 @@ impl State {
             }
             name => name,
         };
+        self.check_not_lost(name)?;
         let owner = link.filter(|_| flags.exclusive);
         // An exclusive queue does not outlive its link, whatever it was declared as.
         let durable = flags.durable && !flags.exclusive;

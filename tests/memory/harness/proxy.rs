@@ -1,0 +1,120 @@
+//! What a proxy does to the connections of a broker, done by the broker itself.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::node::Node;
+
+/// The way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    ToBroker,
+    ToClient,
+}
+
+/// What happens to bytes that go one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Pass,
+    Hold,
+    Swallow,
+}
+
+/// All connections of a node but the raw clients'.
+#[derive(Clone, Debug)]
+pub(crate) struct Proxy {
+    node: Node,
+    flows: Arc<Mutex<[Flow; 2]>>,
+    attempts_before: usize,
+}
+
+impl Proxy {
+    pub(crate) fn to(node: &Node) -> Self {
+        Self {
+            node: node.clone(),
+            flows: Arc::new(Mutex::new([Flow::Pass; 2])),
+            attempts_before: node.broker().connection_attempts(),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn to_port(port: u16) -> Self {
+        Self::to(&Node::at(port))
+    }
+
+    pub(crate) fn url_for(&self, vhost: &str) -> String {
+        self.node.url_for(vhost)
+    }
+
+    /// What is held back one way is held back both ways: a broker that reads nothing sends nothing.
+    #[track_caller]
+    pub(crate) fn set(&self, way: Way, flow: Flow) {
+        let mut flows = self.flows.lock();
+        flows[way as usize] = flow;
+        let broker = self.node.broker();
+        match *flows {
+            [Flow::Pass, Flow::Pass] => {
+                broker.unmute();
+                broker.thaw();
+            }
+            [Flow::Pass, Flow::Swallow] => broker.mute(),
+            [Flow::Swallow, _] => {
+                broker.mute();
+                broker.freeze();
+            }
+            [_, Flow::Hold] | [Flow::Hold, _] => broker.freeze(),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn set_both(&self, flow: Flow) {
+        self.set(Way::ToBroker, flow);
+        self.set(Way::ToClient, flow);
+    }
+
+    #[track_caller]
+    pub(crate) fn swallow(&self, way: Way) {
+        self.set(way, Flow::Swallow);
+    }
+
+    #[track_caller]
+    pub(crate) fn pause(&self) {
+        self.set_both(Flow::Hold);
+    }
+
+    #[track_caller]
+    pub(crate) fn resume(&self) {
+        self.set_both(Flow::Pass);
+    }
+
+    pub(crate) fn cut(&self) {
+        self.node.broker().drop_connections();
+    }
+
+    /// Of those that stand, in the order they came.
+    #[track_caller]
+    pub(crate) fn cut_nth(&self, nth: usize) {
+        let connections = self.node.broker().connections();
+        self.node.broker().drop_connection(connections[nth].number);
+    }
+
+    pub(crate) fn refuse(&self, refuse: bool) {
+        if refuse {
+            self.node.broker().refuse_connections();
+        } else {
+            self.node.broker().accept_connections();
+        }
+    }
+
+    /// Not bytes, but what was sent: it stays as long as they do and grows when they grow.
+    #[track_caller]
+    pub(crate) fn bytes(&self, way: Way) -> u64 {
+        assert_eq!(way, Way::ToBroker, "not on the embedded broker");
+        self.node.broker().operations()
+    }
+
+    pub(crate) fn accepted(&self) -> usize {
+        self.node.broker().connection_attempts() - self.attempts_before
+    }
+}
