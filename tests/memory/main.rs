@@ -12,8 +12,47 @@
     reason = "what only the tests need that run on RabbitMQ alone"
 )]
 
+mod harness;
+
+#[path = "../it/conflicts.rs"]
+mod conflicts;
+#[path = "../it/contract.rs"]
+mod contract;
 #[path = "../it/delivery/mod.rs"]
 mod delivery;
-mod harness;
+#[path = "../it/extremes.rs"]
+mod extremes;
+#[path = "../it/ladders.rs"]
+mod ladders;
+#[path = "../it/loss.rs"]
+mod loss;
+#[path = "../it/names.rs"]
+mod names;
+#[path = "../it/observed.rs"]
+mod observed;
+#[path = "../it/permissions.rs"]
+mod permissions;
+#[path = "../it/publish_large.rs"]
+mod publish_large;
+#[path = "../it/publish_missing_exchange.rs"]
+mod publish_missing_exchange;
+#[path = "../it/publish_outcomes.rs"]
+mod publish_outcomes;
+#[path = "../it/publish_trouble.rs"]
+mod publish_trouble;
+#[path = "../it/recovery/mod.rs"]
+mod recovery;
+#[path = "../it/rungs.rs"]
+mod rungs;
+#[path = "../it/setting_aside.rs"]
+mod setting_aside;
+#[path = "../it/shutdown/mod.rs"]
+mod shutdown;
+#[path = "../it/stress.rs"]
+mod stress;
 #[path = "../it/support.rs"]
 mod support;
+#[path = "../it/topologies.rs"]
+mod topologies;
+#[path = "../it/worker_process.rs"]
+mod worker_process;

@@ -6,6 +6,7 @@ use super::inspect::MessageView;
 use super::refusal::Refusal;
 use super::state::LinkId;
 use super::state::declare::QueueFlags;
+use super::state::policy::Policy;
 use super::state::publish::Published;
 use crate::declaration::ExchangeKind;
 use crate::error::Error;
@@ -99,6 +100,36 @@ impl Broker {
     pub fn purge(&self, name: &str) -> Result<usize, Error> {
         let purged = self.with(|hub, at| hub.state.purge(name, at));
         purged.map_err(refused("another client purges a queue"))
+    }
+
+    /// Sets a policy over the queues whose names `applies` accepts, those to come too, in place of the policy of that name.
+    /// Of several that apply to a queue the one that was set last counts.
+    ///
+    /// It may define `message-ttl`, `expires`, `dead-letter-exchange`, `dead-letter-routing-key`, `max-length`,
+    /// `max-length-bytes`, `overflow` and `delivery-limit`. Where a queue was declared with the same, the smaller number counts
+    /// and any other value of the queue's own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broker`] when it defines anything else.
+    pub fn set_policy(
+        &self,
+        name: &str,
+        applies: impl Fn(&str) -> bool + Send + Sync + 'static,
+        definition: &Headers,
+    ) -> Result<(), Error> {
+        let policy = Policy {
+            name: name.to_owned(),
+            applies: Box::new(applies),
+            definition: definition.clone(),
+        };
+        let set = self.with(|hub, at| hub.state.set_policy(policy, at));
+        set.map_err(refused("an operator sets a policy"))
+    }
+
+    /// Takes a policy away. One that does not exist is no error.
+    pub fn clear_policy(&self, name: &str) {
+        self.with(|hub, at| hub.state.clear_policy(name, at));
     }
 
     /// Declares a durable exchange, with arguments such as `alternate-exchange`.

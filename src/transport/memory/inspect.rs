@@ -27,6 +27,8 @@ pub struct QueueView {
     pub auto_delete: bool,
     /// As it was declared.
     pub arguments: Headers,
+    /// The policy that applies to it.
+    pub policy: Option<String>,
     /// How many messages wait to be delivered.
     pub ready: usize,
     /// How many were delivered and are not settled.
@@ -191,6 +193,7 @@ impl Broker {
                     exclusive: queue.owner.is_some(),
                     auto_delete: queue.auto_delete,
                     arguments: queue.arguments.clone(),
+                    policy: queue.policy.clone(),
                     ready: queue.ready.len(),
                     unacked: queue.unacked,
                     consumers: queue.consumers.len(),

@@ -21,7 +21,9 @@ pub(super) struct Queue {
     pub(super) owner: Option<LinkId>,
     pub(super) auto_delete: bool,
     pub(super) arguments: Headers,
+    /// What they mean, under the policy.
     pub(super) settings: Settings,
+    pub(super) policy: Option<String>,
     pub(super) profile: Profile,
     pub(super) ready: Ready,
     pub(super) unacked: usize,
@@ -76,6 +78,7 @@ impl Queue {
             auto_delete: made.auto_delete,
             arguments: made.arguments,
             settings: made.settings,
+            policy: None,
             profile,
             ready: match made.kind {
                 QueueKind::Classic => Ready::Classic(BTreeMap::new()),
@@ -129,10 +132,12 @@ impl Queue {
 
     /// Tells the publishers of a quorum queue to stop when it is over its limit, and to go on below four fifths of it.
     pub(super) fn tell_publishers(&mut self) {
-        if self.kind == QueueKind::Classic || self.settings.overflow == Overflow::DropHead {
+        if self.kind == QueueKind::Classic {
             return;
         }
-        if self.is_over_limit() {
+        if self.settings.overflow == Overflow::DropHead {
+            self.refused.clear();
+        } else if self.is_over_limit() {
             self.refused = self.publishers.clone();
         } else if !self.refused.is_empty() && self.is_below_soft_limit() {
             self.refused.clear();

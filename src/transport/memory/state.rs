@@ -4,6 +4,7 @@ mod consume;
 pub(super) mod declare;
 mod expire;
 mod lost;
+pub(super) mod policy;
 pub(super) mod publish;
 pub(super) mod settle;
 
@@ -82,6 +83,8 @@ pub(super) struct State {
     pub(super) queues: BTreeMap<String, Queue>,
     /// Queues on a node that is down.
     lost: BTreeMap<String, Queue>,
+    /// Later ones go before earlier ones.
+    policies: Vec<policy::Policy>,
     pub(super) channels: BTreeMap<ChannelId, Channel>,
     pub(super) faults: ConfirmFaults,
     effects: Vec<Effect>,
@@ -101,6 +104,7 @@ impl State {
                 .collect(),
             queues: BTreeMap::new(),
             lost: BTreeMap::new(),
+            policies: Vec::new(),
             channels: BTreeMap::new(),
             faults: ConfirmFaults::default(),
             effects: Vec::new(),

@@ -162,7 +162,6 @@ fn the_first_address_of_a_message_that_came_straight_is_the_default_exchange() {
     assert_eq!(parked.header_text("x-original-routingKey"), Some(Q));
 }
 
-only_on_rabbitmq! { "a policy";
 /// Case 7.
 #[test]
 fn nothing_is_rejected_after_a_copy() {
@@ -203,7 +202,6 @@ fn nothing_is_rejected_after_a_copy() {
     holds_for(Duration::from_millis(500), "nothing was rejected", || {
         stage.raw.count("x") == 0
     });
-}
 }
 
 #[test]

@@ -11,12 +11,9 @@ mod envelopes;
 mod fetching;
 mod large;
 mod messages;
+mod policies;
 mod reasons;
 mod workers;
-
-crate::harness::only_on_rabbitmq! { "a policy";
-mod policies;
-}
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -10,7 +10,7 @@ pub(crate) type Row = serde_json::Map<String, serde_json::Value>;
 
 impl Node {
     #[track_caller]
-    pub(super) fn list_queues(&self, columns: &[&str]) -> Vec<Row> {
+    pub(crate) fn list_queues(&self, _vhost: &str, columns: &[&str]) -> Vec<Row> {
         let queues = self.broker().queues().into_iter();
         let rows = queues.map(|queue| {
             row(json!({
@@ -20,6 +20,7 @@ impl Node {
                 "auto_delete": queue.auto_delete,
                 "exclusive": queue.exclusive,
                 "arguments": table(&queue.arguments),
+                "policy": queue.policy,
                 "messages": queue.ready + queue.unacked,
                 "messages_ready": queue.ready,
                 "messages_unacknowledged": queue.unacked,
@@ -30,7 +31,7 @@ impl Node {
     }
 
     #[track_caller]
-    pub(super) fn list_exchanges(&self, columns: &[&str]) -> Vec<Row> {
+    pub(crate) fn list_exchanges(&self, _vhost: &str, columns: &[&str]) -> Vec<Row> {
         let exchanges = self.broker().exchanges().into_iter();
         let rows = exchanges.map(|exchange| {
             row(json!({
@@ -45,7 +46,7 @@ impl Node {
         shown(rows, columns)
     }
 
-    pub(super) fn list_bindings(&self) -> Vec<Row> {
+    pub(crate) fn list_bindings(&self, _vhost: &str) -> Vec<Row> {
         let bindings = self.broker().bindings().into_iter();
         let own = bindings.map(|binding| {
             let arguments = table(&binding.arguments);
@@ -72,7 +73,7 @@ impl Node {
         rows.collect()
     }
 
-    pub(super) fn list_consumers(&self) -> Vec<Row> {
+    pub(crate) fn list_consumers(&self, _vhost: &str) -> Vec<Row> {
         let consumers = self.broker().consumers().into_iter();
         let rows = consumers.map(|consumer| {
             row(json!({
@@ -87,7 +88,7 @@ impl Node {
 
     /// Those of the raw clients, of which each has one, are among them.
     #[track_caller]
-    pub(super) fn list_channels(&self, columns: &[&str]) -> Vec<Row> {
+    pub(crate) fn list_channels(&self, _vhost: &str, columns: &[&str]) -> Vec<Row> {
         let connections = self.broker().connections();
         let is_ours = |number| {
             connections
@@ -121,7 +122,7 @@ impl Node {
     }
 
     #[track_caller]
-    pub(super) fn list_connections(&self, columns: &[&str]) -> Vec<Row> {
+    pub(crate) fn list_connections(&self, _vhost: &str, columns: &[&str]) -> Vec<Row> {
         let connections = self.broker().connections().into_iter();
         let rows = connections.map(|connection| {
             row(json!({

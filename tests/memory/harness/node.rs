@@ -122,7 +122,6 @@ impl Node {
         write: &str,
         read: &str,
     ) {
-        assert_eq!(read, ".*");
         self.broker().allow_everything();
         match configure {
             ".*" => {}
@@ -131,7 +130,14 @@ impl Node {
         }
         match write {
             ".*" => {}
-            "^(?!amq\\.default$)" => self.broker().refuse(Right::Publish),
+            // The right to bind, and that to declare has gone already.
+            "^amq\\.default$" if configure == "^$" => {}
+            "^$" | "^(?!amq\\.default$)" => self.broker().refuse(Right::Publish),
+            other => panic!("not on the embedded broker: {other}"),
+        }
+        match read {
+            ".*" => {}
+            "^$" | "^acemq" => self.broker().refuse(Right::Consume),
             other => panic!("not on the embedded broker: {other}"),
         }
     }

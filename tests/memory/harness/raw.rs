@@ -258,6 +258,8 @@ impl Raw {
     #[track_caller]
     pub(crate) fn browse(&self, queue: &str) -> Vec<Got> {
         let messages = self.broker().messages(queue).into_iter();
+        // Handed out, and back at once.
+        drop(self.broker().occupy(queue).unwrap());
         messages.map(Got::from).collect()
     }
 

@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use rungmq::HeaderValue;
+
 use super::lists::Row;
 use super::node::Node;
 use super::raw::Raw;
@@ -56,13 +58,36 @@ impl<'n> Vhost<'n> {
         self.node.close_connections(&self.name)
     }
 
+    pub(crate) fn delete_queue(&self, queue: &str) {
+        self.node.broker().delete_queue(queue);
+    }
+
     pub(crate) fn lose(&self, queue: &str) {
         self.node.broker().lose_queue(queue);
     }
 
     #[track_caller]
+    pub(crate) fn set_policy(&self, name: &str, pattern: &str, definition: &serde_json::Value) {
+        let pattern = Pattern::read(pattern);
+        let applies = move |queue: &str| pattern.matches(queue);
+        let entries = definition.as_object().unwrap().iter();
+        let entries = entries.map(|(key, value)| match value.as_i64() {
+            Some(number) => (key.clone(), HeaderValue::I64(number)),
+            None => (key.clone(), HeaderValue::from(value.as_str().unwrap())),
+        });
+        let broker = self.node.broker();
+        broker
+            .set_policy(name, applies, &entries.collect())
+            .unwrap();
+    }
+
+    pub(crate) fn clear_policy(&self, name: &str) {
+        self.node.broker().clear_policy(name);
+    }
+
+    #[track_caller]
     pub(crate) fn list_queues(&self, columns: &[&str]) -> Vec<Row> {
-        self.node.list_queues(columns)
+        self.node.list_queues(&self.name, columns)
     }
 
     #[track_caller]
@@ -79,24 +104,66 @@ impl<'n> Vhost<'n> {
 
     #[track_caller]
     pub(crate) fn list_exchanges(&self, columns: &[&str]) -> Vec<Row> {
-        self.node.list_exchanges(columns)
+        self.node.list_exchanges(&self.name, columns)
     }
 
     pub(crate) fn list_bindings(&self) -> Vec<Row> {
-        self.node.list_bindings()
+        self.node.list_bindings(&self.name)
     }
 
     pub(crate) fn list_consumers(&self) -> Vec<Row> {
-        self.node.list_consumers()
+        self.node.list_consumers(&self.name)
     }
 
     #[track_caller]
     pub(crate) fn list_channels(&self, columns: &[&str]) -> Vec<Row> {
-        self.node.list_channels(columns)
+        self.node.list_channels(&self.name, columns)
     }
 
     #[track_caller]
     pub(crate) fn list_connections(&self, columns: &[&str]) -> Vec<Row> {
-        self.node.list_connections(columns)
+        self.node.list_connections(&self.name, columns)
+    }
+}
+
+/// A regular expression of the kinds that the tests write: a text, anchored or not.
+struct Pattern {
+    text: String,
+    at_start: bool,
+    at_end: bool,
+}
+
+impl Pattern {
+    #[track_caller]
+    fn read(pattern: &str) -> Self {
+        let (rest, at_start) = match pattern.strip_prefix('^') {
+            Some(rest) => (rest, true),
+            None => (pattern, false),
+        };
+        let (rest, at_end) = match rest.strip_suffix('$') {
+            Some(rest) => (rest, true),
+            None => (rest, false),
+        };
+        let text = rest.replace("[.]", "\\.");
+        let bare = text.replace("\\.", "");
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
+        assert!(
+            bare.chars().all(is_plain),
+            "not on the embedded broker: {pattern}"
+        );
+        Self {
+            text: text.replace("\\.", "."),
+            at_start,
+            at_end,
+        }
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        match (self.at_start, self.at_end) {
+            (true, true) => name == self.text,
+            (true, false) => name.starts_with(&self.text),
+            (false, true) => name.ends_with(&self.text),
+            (false, false) => name.contains(&self.text),
+        }
     }
 }

@@ -150,7 +150,9 @@ impl State {
             settings,
         };
         let queue = Queue::new(made, self.profile, at.now);
-        self.queues.insert(name.to_owned(), queue);
+        let name = name.to_owned();
+        self.queues.insert(name.clone(), queue);
+        self.apply_policy(&name, at);
         Ok(())
     }
 
