@@ -82,7 +82,10 @@ fn limits_without_end_are_no_limits() {
     wait_until(SOON, "it consumes again", || {
         service.mq.health().status == HealthStatus::Up && service.mq.health().consumers_running == 1
     });
-    service.mq.publish("", "q", &3).unwrap();
+    // The loss may not have been noticed yet.
+    wait_until(SOON, "publishing is possible", || {
+        service.mq.publish("", "q", &3).is_ok()
+    });
     raw.wait_for_count("q.dlq", 3, SOON);
     let (cancelled, took) = timed(|| consumer.cancel(Duration::MAX));
     cancelled.unwrap();

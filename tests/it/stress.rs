@@ -177,7 +177,7 @@ fn every_message_ends_somewhere_while_queues_come_and_go() {
             while !done.load(Ordering::SeqCst) {
                 n += 1;
                 let queue = ["q.retry.1s", "q.dlq", "q.parked"][n % 3];
-                vhost.delete_queue(queue);
+                vhost.delete_queue_if_empty(queue);
                 vhost.set_policy(
                     "p",
                     "^q$",

@@ -66,6 +66,18 @@ impl Broker {
         });
     }
 
+    /// Deletes a queue in which no message is ready; returns whether there was one.
+    pub fn delete_queue_if_empty(&self, name: &str) -> bool {
+        self.with(|hub, at| {
+            let queue = hub.state.queues.get(name);
+            let Some(queue) = queue.filter(|queue| queue.ready.len() == 0) else {
+                return false;
+            };
+            let owner = queue.owner;
+            hub.state.delete_queue(name, owner, at).is_ok()
+        })
+    }
+
     /// Takes the first message out of a queue, as `basic.get` does when nothing has to be acknowledged.
     ///
     /// # Errors

@@ -77,9 +77,9 @@ impl<'n> Vhost<'n> {
         self.node.close_connections(&self.name)
     }
 
-    /// Deletes a queue, if there is one, without a connection.
+    /// Deletes a queue, if there is one and it is empty.
     #[track_caller]
-    pub(crate) fn delete_queue(&self, queue: &str) {
+    pub(crate) fn delete_queue_if_empty(&self, queue: &str) {
         self.node.eval_ok(&format!(
             "case rabbit_amqqueue:lookup(rabbit_misc:r({}, queue, {})) of \
              {{ok, Q}} -> rabbit_amqqueue:delete(Q, false, true, <<\"test\">>), ok; _ -> ok end",

@@ -1,7 +1,5 @@
 //! What a proxy does to the connections of a broker, done by the broker itself.
 
-use std::sync::Arc;
-
 use parking_lot::Mutex;
 
 use super::node::Node;
@@ -22,10 +20,10 @@ pub(crate) enum Flow {
 }
 
 /// All connections of a node but the raw clients'.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Proxy {
     node: Node,
-    flows: Arc<Mutex<[Flow; 2]>>,
+    flows: Mutex<[Flow; 2]>,
     attempts_before: usize,
 }
 
@@ -33,7 +31,7 @@ impl Proxy {
     pub(crate) fn to(node: &Node) -> Self {
         Self {
             node: node.clone(),
-            flows: Arc::new(Mutex::new([Flow::Pass; 2])),
+            flows: Mutex::new([Flow::Pass; 2]),
             attempts_before: node.broker().connection_attempts(),
         }
     }
@@ -47,30 +45,41 @@ impl Proxy {
         self.node.url_for(vhost)
     }
 
-    /// What is held back one way is held back both ways: a broker that reads nothing sends nothing.
+    /// What is held back on its way to the client alone counts as lost: it may not pass later.
     #[track_caller]
     pub(crate) fn set(&self, way: Way, flow: Flow) {
-        let mut flows = self.flows.lock();
+        let mut flows = *self.flows.lock();
+        assert_ne!(
+            flows,
+            [Flow::Pass, Flow::Hold],
+            "not on the embedded broker"
+        );
         flows[way as usize] = flow;
-        let broker = self.node.broker();
-        match *flows {
-            [Flow::Pass, Flow::Pass] => {
-                broker.unmute();
-                broker.thaw();
-            }
-            [Flow::Pass, Flow::Swallow] => broker.mute(),
-            [Flow::Swallow, _] => {
-                broker.mute();
-                broker.freeze();
-            }
-            [_, Flow::Hold] | [Flow::Hold, _] => broker.freeze(),
-        }
+        self.set_all(flows);
     }
 
     #[track_caller]
     pub(crate) fn set_both(&self, flow: Flow) {
-        self.set(Way::ToBroker, flow);
-        self.set(Way::ToClient, flow);
+        self.set_all([flow; 2]);
+    }
+
+    fn set_all(&self, flows: [Flow; 2]) {
+        *self.flows.lock() = flows;
+        let broker = self.node.broker();
+        let [to_broker, to_client] = flows;
+        match (to_broker, to_client) {
+            // A broker that reads nothing sends nothing.
+            (Flow::Hold, _) => broker.freeze(),
+            (Flow::Swallow, _) => {
+                broker.mute();
+                broker.freeze();
+            }
+            (Flow::Pass, Flow::Pass) => {
+                broker.unmute();
+                broker.thaw();
+            }
+            (Flow::Pass, _) => broker.mute(),
+        }
     }
 
     #[track_caller]
@@ -116,5 +125,13 @@ impl Proxy {
 
     pub(crate) fn accepted(&self) -> usize {
         self.node.broker().connection_attempts() - self.attempts_before
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.refuse(true);
+        self.cut();
+        self.resume();
     }
 }

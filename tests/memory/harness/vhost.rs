@@ -58,8 +58,8 @@ impl<'n> Vhost<'n> {
         self.node.close_connections(&self.name)
     }
 
-    pub(crate) fn delete_queue(&self, queue: &str) {
-        self.node.broker().delete_queue(queue);
+    pub(crate) fn delete_queue_if_empty(&self, queue: &str) {
+        self.node.broker().delete_queue_if_empty(queue);
     }
 
     pub(crate) fn lose(&self, queue: &str) {
