@@ -13,11 +13,11 @@ mod test_clock;
 pub use self::test_clock::TestClock;
 
 use crate::threads;
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use std::fmt;
 use std::io;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The real monotonic time, for deadlines and watchdogs.
@@ -49,20 +49,25 @@ pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
     fn spawn(&self, name: String, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 }
 
-/// Becomes ready at its time, and is over with its drop.
+/// Becomes ready at its time, once, and is over with its drop.
 #[derive(Debug)]
 pub(crate) struct Timer {
     due: Receiver<Instant>,
-    _wanted: Option<Arc<()>>,
+    _alarm: Option<Arc<Sender<Instant>>>,
 }
 
 impl Timer {
-    /// `wanted` is dropped with the timer.
-    pub(crate) fn new(due: Receiver<Instant>, wanted: Arc<()>) -> Self {
-        Self {
+    /// A timer, and how to make it ready for as long as somebody has it.
+    pub(crate) fn new() -> (Self, Weak<Sender<Instant>>) {
+        let (alarm, due) = bounded(1);
+        // Kept with the timer: a receiver without a sender counts as ready.
+        let alarm = Arc::new(alarm);
+        let weak = Arc::downgrade(&alarm);
+        let timer = Self {
             due,
-            _wanted: Some(wanted),
-        }
+            _alarm: Some(alarm),
+        };
+        (timer, weak)
     }
 
     pub(crate) fn never() -> Self {
@@ -77,7 +82,7 @@ impl Timer {
 
 impl From<Receiver<Instant>> for Timer {
     fn from(due: Receiver<Instant>) -> Self {
-        Self { due, _wanted: None }
+        Self { due, _alarm: None }
     }
 }
 

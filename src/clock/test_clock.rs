@@ -2,7 +2,7 @@
 
 use super::{Clock, Timer, later, monotonic};
 use crate::threads::{self, Crew};
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -67,13 +67,8 @@ struct Time {
     passed: Duration,
     chance: f64,
     /// By when they are due, and in the order in which they were set.
-    timers: BTreeMap<(Instant, u64), Setting>,
+    timers: BTreeMap<(Instant, u64), Weak<Sender<Instant>>>,
     set: u64,
-}
-
-struct Setting {
-    timer: Sender<Instant>,
-    wanted: Weak<()>,
 }
 
 impl TestClock {
@@ -154,8 +149,7 @@ impl TestClock {
     /// When the next timer is due that somebody still waits for.
     fn next_due(&self) -> Option<Instant> {
         let mut time = self.0.time.lock();
-        time.timers
-            .retain(|_, setting| setting.wanted.strong_count() > 0);
+        time.timers.retain(|_, alarm| alarm.strong_count() > 0);
         time.timers.keys().next().map(|(due, _)| *due)
     }
 
@@ -166,8 +160,8 @@ impl TestClock {
             time.passed = due.saturating_duration_since(self.0.began);
             time.timers.pop_first()
         };
-        if let Some((_, setting)) = fired {
-            let _ = setting.timer.send(due);
+        if let Some(alarm) = fired.and_then(|(_, alarm)| alarm.upgrade()) {
+            let _ = alarm.send(due);
         }
         self.settle();
     }
@@ -204,21 +198,16 @@ impl Clock for TestClock {
     }
 
     fn at(&self, due: Instant) -> Timer {
-        let (timer, receiver) = bounded(1);
-        let wanted = Arc::new(());
+        let (timer, alarm) = Timer::new();
         let mut time = self.0.time.lock();
         if due <= later(self.0.began, time.passed) {
-            let _ = timer.send(due);
+            let _ = alarm.upgrade().map(|alarm| alarm.send(due));
         } else {
             time.set += 1;
-            let setting = Setting {
-                timer,
-                wanted: Arc::downgrade(&wanted),
-            };
             let key = (due, time.set);
-            time.timers.insert(key, setting);
+            time.timers.insert(key, alarm);
         }
-        Timer::new(receiver, wanted)
+        timer
     }
 
     fn chance(&self) -> f64 {

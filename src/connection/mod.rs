@@ -101,6 +101,9 @@ impl Connection {
     ///
     /// Whatever is missing has RabbitMQ's default: `guest`, `localhost`, 5672 (5671 for TLS), `/`. Parameters are `heartbeat`
     /// (s), `channel_max`, `connection_timeout` (ms) and `auth_mechanism=external`.
+    ///
+    /// `memory://name` is the embedded broker of that name in this process, made when it is first asked for: see
+    /// [`testing`](crate::testing). It takes the first three of these parameters, and `profile`.
     pub fn builder(url: impl Into<String>) -> ConnectionBuilder {
         ConnectionBuilder::new(url.into())
     }

@@ -22,6 +22,8 @@ mod contract;
 mod delivery;
 #[path = "../it/extremes.rs"]
 mod extremes;
+#[path = "../it/harness_selftest.rs"]
+mod harness_selftest;
 #[path = "../it/ladders.rs"]
 mod ladders;
 #[path = "../it/loss.rs"]

@@ -90,7 +90,7 @@ impl Broker {
     }
 
     /// Consumes from a queue on a connection of its own, exclusively, and acknowledges nothing, until the
-    /// [`Occupant`] is dropped or the broker loses the connection. Meanwhile nobody else may consume from a classic queue.
+    /// [`Occupant`] is dropped or every connection is. Meanwhile nobody else may consume from a classic queue.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 //! Faults on demand, for tests.
 
-use super::broker::{Broker, CLOSED};
+use super::broker::Broker;
+use super::hub::CLOSED;
 use super::refusal::Refusal;
 use super::state::LinkId;
 use super::wire::Operation;
@@ -248,10 +249,7 @@ impl Broker {
             hub.faults.frozen = false;
             hub.faults.alarm = None;
             // What had been sent and not been read dies with the connections.
-            let links: Vec<LinkId> = hub.wires.keys().copied().collect();
-            for link in links {
-                hub.end_link(link, "the broker was stopped", at);
-            }
+            hub.drop_links("the broker was stopped", at);
             hub.state.restart(at);
         });
     }

@@ -157,6 +157,14 @@ impl State {
         self.settle_down(at);
     }
 
+    /// Ends every link that there is.
+    pub(super) fn end_all_links(&mut self, at: Moment) {
+        let links: BTreeSet<LinkId> = self.channels.values().map(|channel| channel.link).collect();
+        for link in links {
+            self.end_link(link, at);
+        }
+    }
+
     /// Ends a channel: what it has not settled goes back.
     pub(super) fn end_channel(&mut self, channel: ChannelId, at: Moment) {
         self.end_channels(&[channel], at);

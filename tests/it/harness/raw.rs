@@ -19,7 +19,7 @@ use mio::event::Evented;
 use mio::{Poll, PollOpt, Ready, Token};
 use parking_lot::Mutex;
 
-use super::got::Got;
+use super::got::{Got, table};
 use super::wait::wait_for_value;
 
 /// A character that [`Raw`] puts on the wire as [`BAD_BYTES`]: text that is not UTF-8, for any name, key, id or header.

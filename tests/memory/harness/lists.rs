@@ -1,5 +1,7 @@
 //! What the broker says about its queues, bindings, channels, in the rows and columns of rabbitmqctl.
 
+use std::sync::atomic::Ordering;
+
 use rungmq::{HeaderValue, Headers};
 use serde_json::{Value, json};
 
@@ -89,15 +91,7 @@ impl Node {
     /// Those of the raw clients, of which each has one, are among them.
     #[track_caller]
     pub(crate) fn list_channels(&self, _vhost: &str, columns: &[&str]) -> Vec<Row> {
-        let connections = self.broker().connections();
-        let is_ours = |number| {
-            connections
-                .iter()
-                .any(|connection| connection.number == number)
-        };
-        let mut channels = self.broker().channels();
-        // What occupies a queue is a raw client's.
-        channels.retain(|channel| is_ours(channel.connection));
+        let channels = self.broker().channels();
         let rows = channels.into_iter().map(|channel| {
             row(json!({
                 "pid": channel.number,
@@ -107,8 +101,12 @@ impl Node {
                 "messages_unacknowledged": channel.unacked,
             }))
         });
-        let raws: Vec<_> = self.inner().raws.lock().keys().copied().collect();
-        let raws = raws.into_iter().map(|raw| {
+        let raws = self.inner().raws.lock();
+        let idle = raws
+            .iter()
+            .filter(|(_, raw)| !raw.consumes.load(Ordering::SeqCst));
+        let idle: Vec<_> = idle.map(|(number, _)| *number).collect();
+        let raws = idle.into_iter().map(|raw| {
             let pid = format!("raw-{raw}");
             row(json!({
                 "pid": pid,
@@ -129,13 +127,14 @@ impl Node {
                 "pid": connection.number,
                 "user": "guest",
                 "channels": connection.channels,
+                "client_properties": {},
                 "timeout": connection.heartbeat.as_secs(),
             }))
         });
         let raws: Vec<_> = self.inner().raws.lock().keys().copied().collect();
         let raws = raws.into_iter().map(|raw| {
             let pid = format!("raw-{raw}");
-            row(json!({"pid": pid, "user": "guest", "channels": 1, "timeout": 0}))
+            row(json!({"pid": pid, "user": "guest", "channels": 1, "client_properties": {}, "timeout": 0}))
         });
         shown(rows.chain(raws), columns)
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rungmq::testing::{MemoryBroker, Profile, Right};
+use rungmq::{Headers, Properties};
 
 /// Which version it behaves like; by default that of the RabbitMQ that most runs of `tests/it` use.
 const PROFILE: &str = "RUNGMQ_TEST_PROFILE";
@@ -23,8 +24,26 @@ pub(crate) struct Inner {
     /// Names the broker where a port does that.
     port: u16,
     /// The raw clients that are connected.
-    pub(super) raws: Mutex<BTreeMap<u64, Arc<AtomicBool>>>,
-    alarm: AtomicBool,
+    pub(super) raws: Mutex<BTreeMap<u64, Arc<Client>>>,
+    state: Mutex<State>,
+}
+
+/// What the node knows of a raw client.
+#[derive(Debug, Default)]
+pub(super) struct Client {
+    /// The broker has closed its connection.
+    pub(super) cut: AtomicBool,
+    /// Its channel consumes, and is shown by the broker.
+    pub(super) consumes: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stopped: bool,
+    frozen: bool,
+    alarm: bool,
+    /// What raw clients have published and nobody has read yet.
+    unread: Vec<(String, Vec<u8>)>,
 }
 
 impl Node {
@@ -47,7 +66,7 @@ impl Node {
             profile,
             port,
             raws: Mutex::default(),
-            alarm: AtomicBool::new(false),
+            state: Mutex::default(),
         });
         let node = Self(inner);
         nodes.insert(node.name(), Arc::downgrade(&node.0));
@@ -155,8 +174,8 @@ impl Node {
 
     fn cut_raws(&self) -> usize {
         let raws = std::mem::take(&mut *self.0.raws.lock());
-        for cut in raws.values() {
-            cut.store(true, Ordering::SeqCst);
+        for raw in raws.values() {
+            raw.cut.store(true, Ordering::SeqCst);
         }
         raws.len()
     }
@@ -164,10 +183,14 @@ impl Node {
     pub(crate) fn stop_app(&self) {
         self.cut_raws();
         self.broker().stop();
-        self.0.alarm.store(false, Ordering::SeqCst);
+        *self.0.state.lock() = State {
+            stopped: true,
+            ..State::default()
+        };
     }
 
     pub(crate) fn start_app(&self) {
+        self.0.state.lock().stopped = false;
         self.broker().start_again();
     }
 
@@ -203,23 +226,48 @@ impl Node {
     }
 
     pub(crate) fn freeze(&self) {
+        self.0.state.lock().frozen = true;
         self.broker().freeze();
     }
 
     pub(crate) fn thaw(&self) {
+        self.0.state.lock().frozen = false;
         self.broker().thaw();
+        self.read();
     }
 
     pub(crate) fn memory_alarm(&self, on: bool) {
-        self.0.alarm.store(on, Ordering::SeqCst);
+        self.0.state.lock().alarm = on;
         if on {
             self.broker().block("low on memory");
         } else {
             self.broker().unblock();
+            self.read();
         }
     }
 
-    pub(super) fn has_alarm(&self) -> bool {
-        self.0.alarm.load(Ordering::SeqCst)
+    pub(super) fn is_stopped(&self) -> bool {
+        self.0.state.lock().stopped
+    }
+
+    /// Whether publishes of raw clients are read; what is not is kept for later.
+    pub(super) fn reads(&self, queue: &str, body: &[u8]) -> bool {
+        let mut state = self.0.state.lock();
+        let reads = !state.frozen && !state.alarm;
+        if !reads {
+            state.unread.push((queue.to_owned(), body.to_vec()));
+        }
+        reads
+    }
+
+    #[track_caller]
+    fn read(&self) {
+        let unread = std::mem::take(&mut self.0.state.lock().unread);
+        for (queue, body) in unread {
+            let published =
+                self.broker()
+                    .publish("", &queue, Properties::default(), Headers::new(), body);
+            published.unwrap();
+        }
     }
 }

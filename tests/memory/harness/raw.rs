@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use amiquip::{AmqpProperties, ExchangeType, FieldTable};
@@ -12,7 +12,7 @@ use rungmq::testing::{MemoryBroker, Occupant, Published};
 
 use super::amqp::{headers, kind, properties};
 use super::got::{Got, table};
-use super::node::Node;
+use super::node::{Client, Node};
 use super::wait::{let_pass, wait_for, wait_for_value};
 
 /// A connection with one channel, as everybody else sees it. All methods panic when the broker says no.
@@ -20,37 +20,41 @@ use super::wait::{let_pass, wait_for, wait_for_value};
 pub(crate) struct Raw {
     node: Node,
     number: u64,
-    cut: Arc<AtomicBool>,
+    client: Arc<Client>,
     occupied: RefCell<Vec<Occupant>>,
 }
 
 impl Raw {
     #[track_caller]
     pub(crate) fn open(url: &str) -> Self {
+        Self::try_open(url).unwrap()
+    }
+
+    #[track_caller]
+    pub(crate) fn try_open(url: &str) -> Result<Self, Box<dyn Error>> {
         static COUNT: AtomicU64 = AtomicU64::new(1);
         let name = url
             .strip_prefix("memory://")
             .expect("an embedded broker's URL");
         let node = Node::of(name.split('?').next().unwrap());
+        if node.is_stopped() {
+            return Err("the broker is stopped".into());
+        }
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let cut = Arc::new(AtomicBool::new(false));
-        node.inner().raws.lock().insert(number, Arc::clone(&cut));
-        Self {
+        let client = Arc::new(Client::default());
+        node.inner().raws.lock().insert(number, Arc::clone(&client));
+        Ok(Self {
             node,
             number,
-            cut,
+            client,
             occupied: RefCell::default(),
-        }
-    }
-
-    pub(crate) fn try_open(url: &str) -> Result<Self, Box<dyn Error>> {
-        Ok(Self::open(url))
+        })
     }
 
     #[track_caller]
     fn broker(&self) -> &MemoryBroker {
         assert!(
-            !self.cut.load(Ordering::SeqCst),
+            !self.client.cut.load(Ordering::SeqCst),
             "the raw client's connection is gone"
         );
         self.node.broker()
@@ -208,10 +212,10 @@ impl Raw {
         }
     }
 
-    /// Under an alarm there is no answer.
+    /// What is not read yet has no answer.
     #[track_caller]
     pub(crate) fn publish_within(&self, limit: Duration, queue: &str, body: &[u8]) -> Option<bool> {
-        if self.node.has_alarm() {
+        if !self.node.reads(queue, body) {
             let_pass(limit);
             return None;
         }
@@ -266,11 +270,12 @@ impl Raw {
     #[track_caller]
     pub(crate) fn occupy(&self, queue: &str) {
         let occupant = self.broker().occupy(queue).unwrap();
+        self.client.consumes.store(true, Ordering::SeqCst);
         self.occupied.borrow_mut().push(occupant);
     }
 
     pub(crate) fn cut(&self) {
-        self.cut.store(true, Ordering::SeqCst);
+        self.client.cut.store(true, Ordering::SeqCst);
         self.node.inner().raws.lock().remove(&self.number);
         self.occupied.borrow_mut().clear();
     }

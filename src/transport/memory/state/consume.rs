@@ -67,12 +67,10 @@ impl State {
             )));
         }
         queue.last_used = at.now;
-        self.stir(name);
-        self.settle_down(at);
-        let Some(queue) = self.queues.get_mut(name) else {
-            return Ok(None);
-        };
-        let fetched = queue.ready.pop();
+        if queue.kind == QueueKind::Quorum {
+            self.drop_expired(name, at);
+        }
+        let fetched = self.take_head(name);
         self.stir(name);
         let delivery = fetched.and_then(|entry| self.hand_out(name, channel, None, entry));
         self.settle_down(at);
@@ -162,19 +160,38 @@ impl State {
             return;
         };
         if queue.kind == QueueKind::Classic
-            && queue.ready.len() == 0
+            && queue.ready.is_empty()
             && let Some((channel, consumer)) = self.next_consumer(name)
         {
             self.deliver_to(name, channel, consumer, entry);
             return;
         }
-        if let Some(queue) = self.queues.get_mut(name) {
-            queue.insert(entry);
-            if queue.kind == QueueKind::Classic {
-                self.drop_over_limit(name);
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        queue.insert(entry);
+        if queue.kind == QueueKind::Classic {
+            let is_only = queue.ready.len() == 1;
+            let dropped = self.drop_over_limit(name);
+            if is_only || dropped {
+                self.look_at_head(name);
             }
         }
         self.stir(name);
+    }
+
+    /// Has a classic queue look whether its head has expired.
+    pub(super) fn look_at_head(&mut self, name: &str) {
+        if let Some(queue) = self.queues.get_mut(name) {
+            queue.looks_at_head = true;
+        }
+    }
+
+    /// Takes the head, after which the next one is looked at.
+    fn take_head(&mut self, name: &str) -> Option<Entry> {
+        let queue = self.queues.get_mut(name)?;
+        queue.looks_at_head = true;
+        queue.ready.pop()
     }
 
     /// Drops what has expired or is too much, and hands out the rest.
@@ -184,18 +201,14 @@ impl State {
             let is_empty = self
                 .queues
                 .get(name)
-                .is_none_or(|queue| queue.ready.len() == 0);
+                .is_none_or(|queue| queue.ready.is_empty());
             if is_empty {
                 break;
             }
             let Some((channel, consumer)) = self.next_consumer(name) else {
                 break;
             };
-            let entry = self
-                .queues
-                .get_mut(name)
-                .and_then(|queue| queue.ready.pop());
-            if let Some(entry) = entry {
+            if let Some(entry) = self.take_head(name) {
                 self.deliver_to(name, channel, consumer, entry);
             }
         }
@@ -205,24 +218,34 @@ impl State {
         }
     }
 
+    /// Drops heads whose time is over, where the queue looks.
     fn drop_expired(&mut self, name: &str, at: Moment) {
-        while let Some(entry) = self
-            .queues
-            .get_mut(name)
-            .and_then(|queue| queue.pop_expired(at.now))
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        let looks = std::mem::take(&mut queue.looks_at_head) || queue.kind == QueueKind::Quorum;
+        while looks
+            && let Some(entry) = self
+                .queues
+                .get_mut(name)
+                .and_then(|queue| queue.pop_expired(at.now))
         {
             self.bury(name, entry, Reason::Expired);
         }
     }
 
-    pub(super) fn drop_over_limit(&mut self, name: &str) {
+    /// Whether there was too much.
+    pub(super) fn drop_over_limit(&mut self, name: &str) -> bool {
+        let mut dropped = false;
         while let Some(entry) = self
             .queues
             .get_mut(name)
             .and_then(|queue| queue.pop_over_limit())
         {
             self.bury(name, entry, Reason::MaxLength);
+            dropped = true;
         }
+        dropped
     }
 
     /// The consumer whose turn it is, of those that may be handed one more; it goes to the end of the line.

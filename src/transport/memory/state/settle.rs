@@ -75,6 +75,7 @@ impl State {
             }
             if is_classic {
                 self.drop_over_limit(&name);
+                self.look_at_head(&name);
             }
             self.stir(&name);
         }
