@@ -4,6 +4,7 @@
 
 pub use crate::clock::TestClock;
 pub use crate::transport::memory::{
-    BindingView, Broker as MemoryBroker, BrokerBuilder as MemoryBrokerBuilder, ExchangeView,
-    MessageView, Profile, Published, QueueView, Right,
+    BindingView, Broker as MemoryBroker, BrokerBuilder as MemoryBrokerBuilder, ChannelView,
+    ConnectionView, ConsumerView, ExchangeView, MessageView, Occupant, Profile, Published,
+    QueueView, Right,
 };

@@ -3,9 +3,10 @@
 use amiquip::{AmqpProperties, AmqpValue, ExchangeType};
 use serde_json::json;
 
+use crate::harness::only_on_rabbitmq;
 use crate::harness::wait::timed;
 use crate::harness::{
-    BAD, BAD_BYTES, Flow, Node, Proxy, Raw, Vhost, Way, holds_for, logs, secs, table, wait_until,
+    Flow, Node, Proxy, Raw, Vhost, Way, holds_for, logs, secs, table, wait_until,
 };
 
 #[test]
@@ -76,8 +77,10 @@ fn many_messages_are_confirmed_at_once() {
     assert_eq!(raw.purge("q"), 1);
 }
 
+only_on_rabbitmq! { "text that is not UTF-8";
 #[test]
 fn text_that_is_not_utf_8_reaches_the_broker() {
+    use crate::harness::{BAD, BAD_BYTES};
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("q");
@@ -86,7 +89,9 @@ fn text_that_is_not_utf_8_reaches_the_broker() {
     raw.get("q");
     assert!(raw.has_seen(&[b"\x03badS\0\0\0\x03", &BAD_BYTES[..]].concat()));
 }
+}
 
+only_on_rabbitmq! { "direct reply-to";
 #[test]
 fn a_request_times_out_without_an_answer() {
     let vhost = Vhost::new();
@@ -100,7 +105,9 @@ fn a_request_times_out_without_an_answer() {
     let reply_to = request.properties.reply_to().clone().unwrap();
     assert!(reply_to.starts_with("amq.rabbitmq.reply-to."), "{reply_to}");
 }
+}
 
+only_on_rabbitmq! { "a node with several virtual hosts";
 #[test]
 fn virtual_hosts_see_nothing_of_each_other() {
     let (one, other) = (Vhost::new(), Vhost::new());
@@ -115,6 +122,7 @@ fn virtual_hosts_see_nothing_of_each_other() {
     let vhosts = Node::shared().eval("rabbit_vhost:list_names()");
     assert!(!vhosts.contains(&name), "{vhosts}");
     assert!(vhosts.contains(other.name()), "{vhosts}");
+}
 }
 
 #[test]
@@ -175,6 +183,7 @@ fn lists_show_what_is_there() {
     again.wait_for_count("q", 1, secs(5));
 }
 
+only_on_rabbitmq! { "users with rights of their own";
 #[test]
 fn a_user_may_do_what_was_permitted() {
     let vhost = Vhost::new();
@@ -186,6 +195,7 @@ fn a_user_may_do_what_was_permitted() {
     vhost.raw().classic("q");
     assert_eq!(Raw::open(&url).get("q"), None);
     assert!(node.ctl(&["list_users"]).contains("reader"));
+}
 }
 
 #[test]
@@ -231,6 +241,7 @@ fn a_node_freezes_thaws_and_blocks() {
     node.freeze();
 }
 
+only_on_rabbitmq! { "bytes on a socket";
 #[test]
 fn a_proxy_counts_holds_loses_and_cuts() {
     let vhost = Vhost::new();
@@ -268,7 +279,9 @@ fn a_proxy_counts_holds_loses_and_cuts() {
     assert!(Raw::try_open(&url).is_err());
     assert_eq!(proxy.accepted(), 4);
 }
+}
 
+only_on_rabbitmq! { "a process of its own";
 #[test]
 fn commands_are_quick() {
     let node = Node::shared();
@@ -287,6 +300,7 @@ fn commands_are_quick() {
         .filter(|(_, time)| **time > secs(2))
         .collect();
     assert!(slow.is_empty(), "{slow:?}");
+}
 }
 
 #[test]

@@ -8,6 +8,7 @@ use rungmq::{
 };
 use std::time::Duration;
 
+use crate::harness::only_on_rabbitmq;
 use crate::harness::{Vhost, logs, secs, wait_until};
 use crate::support::{Any, Calls, Declared, connect};
 
@@ -135,6 +136,7 @@ fn a_binding_that_may_not_be_made_is_named_and_is_no_error() {
     owner.close().unwrap();
 }
 
+only_on_rabbitmq! { "users with rights of their own";
 #[test]
 fn what_is_missing_and_may_not_be_declared_is_an_error_that_names_it() {
     let vhost = Vhost::new();
@@ -169,6 +171,7 @@ fn what_is_missing_and_may_not_be_declared_is_an_error_that_names_it() {
     raw.wait_for_consumers("q", 1, secs(10));
     mq.close().unwrap();
     owner.close().unwrap();
+}
 }
 
 #[test]

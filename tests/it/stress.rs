@@ -177,8 +177,12 @@ fn every_message_ends_somewhere_while_queues_come_and_go() {
             while !done.load(Ordering::SeqCst) {
                 n += 1;
                 let queue = ["q.retry.1s", "q.dlq", "q.parked"][n % 3];
-                vhost.node().eval(&format!("begin case rabbit_amqqueue:lookup(rabbit_misc:r(<<\"{}\">>, queue, <<\"{queue}\">>)) of {{ok, Q}} -> rabbit_amqqueue:delete(Q, false, true, <<\"x\">>); _ -> ok end, ok end", vhost.name()));
-                vhost.set_policy("p", "^q$", &serde_json::json!({"max-length": 1_000_000 + n}));
+                vhost.delete_queue_if_empty(queue);
+                vhost.set_policy(
+                    "p",
+                    "^q$",
+                    &serde_json::json!({"max-length": 1_000_000 + n}),
+                );
                 let_pass(secs(0.2));
             }
         });

@@ -236,7 +236,8 @@ fn check(argument: &str, value: &HeaderValue, arguments: &Headers) -> Result<(),
     }
 }
 
-fn settings(kind: QueueKind, arguments: &Headers, profile: Profile) -> Settings {
+/// What the arguments mean, which have been read or belong to a policy.
+pub(super) fn settings(kind: QueueKind, arguments: &Headers, profile: Profile) -> Settings {
     let number = |argument: &str| {
         let value = arguments.get(argument)?.as_i64()?;
         u64::try_from(value).ok()

@@ -171,7 +171,7 @@ impl Shared {
     /// Sends every client a heartbeat, or has it find that none has come for too long.
     pub(super) fn beat(&self) {
         self.with(|hub, _| {
-            if hub.faults.frozen {
+            if hub.faults.is_silent() {
                 hub.give_up_silent();
             } else {
                 hub.wires.values().for_each(Wire::note_sent);

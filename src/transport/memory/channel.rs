@@ -49,6 +49,11 @@ impl Channel {
         }
     }
 
+    /// How much is handed out and not settled.
+    pub(super) fn unacked(&self) -> usize {
+        self.unacked.len()
+    }
+
     /// Whether the consumer may be handed one more.
     pub(super) fn has_room(&self, consumer: ConsumerId) -> bool {
         self.consumers.get(&consumer).is_some_and(|consumer| {

@@ -2,9 +2,11 @@
 
 use super::broker::Broker;
 use super::exchange::{Binding, Exchange};
+use super::inspect::MessageView;
 use super::refusal::Refusal;
 use super::state::LinkId;
 use super::state::declare::QueueFlags;
+use super::state::policy::Policy;
 use super::state::publish::Published;
 use crate::declaration::ExchangeKind;
 use crate::error::Error;
@@ -69,6 +71,44 @@ impl Broker {
         });
     }
 
+    /// Deletes a queue in which no message is ready; returns whether there was one.
+    pub fn delete_queue_if_empty(&self, name: &str) -> bool {
+        self.with(|hub, at| {
+            let queue = hub.state.queues.get(name);
+            let Some(queue) = queue.filter(|queue| queue.ready.is_empty()) else {
+                return false;
+            };
+            let owner = queue.owner;
+            hub.state.delete_queue(name, owner, at).is_ok()
+        })
+    }
+
+    /// Takes the first message out of a queue, as `basic.get` does when nothing has to be acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broker`] when there is no such queue, or it is exclusive to somebody.
+    pub fn take(&self, queue: &str) -> Result<Option<MessageView>, Error> {
+        let taken = self.with(|hub, at| hub.state.take(queue, at));
+        let taken = taken.map_err(refused("another client takes a message"))?;
+        Ok(taken.map(MessageView::from))
+    }
+
+    /// Consumes from a queue on a connection of its own, exclusively, and acknowledges nothing, until the
+    /// [`Occupant`] is dropped or every connection is. Meanwhile nobody else may consume from a classic queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broker`] when there is no such queue, or it has a consumer.
+    pub fn occupy(&self, queue: &str) -> Result<Occupant, Error> {
+        let occupied = self.with(|hub, at| hub.state.occupy(queue, at));
+        let link = occupied.map_err(refused("another client consumes"))?;
+        Ok(Occupant {
+            broker: self.clone(),
+            link,
+        })
+    }
+
     /// Throws away what is ready in a queue; returns how many messages that were.
     ///
     /// # Errors
@@ -77,6 +117,36 @@ impl Broker {
     pub fn purge(&self, name: &str) -> Result<usize, Error> {
         let purged = self.with(|hub, at| hub.state.purge(name, at));
         purged.map_err(refused("another client purges a queue"))
+    }
+
+    /// Sets a policy over the queues whose names `applies` accepts, those to come too, in place of the policy of that name.
+    /// Of several that apply to a queue the one that was set last counts.
+    ///
+    /// It may define `message-ttl`, `expires`, `dead-letter-exchange`, `dead-letter-routing-key`, `max-length`,
+    /// `max-length-bytes`, `overflow` and `delivery-limit`. Where a queue was declared with the same, the smaller number counts
+    /// and any other value of the queue's own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broker`] when it defines anything else.
+    pub fn set_policy(
+        &self,
+        name: &str,
+        applies: impl Fn(&str) -> bool + Send + Sync + 'static,
+        definition: &Headers,
+    ) -> Result<(), Error> {
+        let policy = Policy {
+            name: name.to_owned(),
+            applies: Box::new(applies),
+            definition: definition.clone(),
+        };
+        let set = self.with(|hub, at| hub.state.set_policy(policy, at));
+        set.map_err(refused("an operator sets a policy"))
+    }
+
+    /// Takes a policy away. One that does not exist is no error.
+    pub fn clear_policy(&self, name: &str) {
+        self.with(|hub, at| hub.state.clear_policy(name, at));
     }
 
     /// Declares a durable exchange, with arguments such as `alternate-exchange`.
@@ -138,6 +208,21 @@ impl Broker {
         let binding = binding(queue, routing_key, arguments);
         let unbound = self.with(|hub, _| hub.state.unbind(exchange, &binding, OUTSIDE));
         unbound.map_err(refused("another client unbinds a queue"))
+    }
+}
+
+/// Another client that has a queue for itself. Made by [`MemoryBroker::occupy`](crate::testing::MemoryBroker::occupy).
+#[derive(Debug)]
+#[must_use = "the queue is free again when it is dropped"]
+pub struct Occupant {
+    broker: Broker,
+    link: LinkId,
+}
+
+impl Drop for Occupant {
+    fn drop(&mut self) {
+        self.broker
+            .with(|hub, at| hub.state.end_link(self.link, at));
     }
 }
 

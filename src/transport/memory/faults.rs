@@ -37,8 +37,12 @@ pub(super) enum Drop {
 pub(super) struct Faults {
     /// Reads nothing and sends nothing.
     pub(super) frozen: bool,
-    /// Does not answer whoever wants to connect.
+    /// Not there for whoever wants to connect.
     pub(super) stopped: bool,
+    /// Ends whoever wants to connect.
+    unwelcoming: bool,
+    /// What it sends is lost.
+    pub(super) muted: bool,
     /// Why it does not read publishes.
     pub(super) alarm: Option<String>,
     refused: Vec<Right>,
@@ -47,6 +51,22 @@ pub(super) struct Faults {
 }
 
 impl Faults {
+    /// Whether nothing of it arrives.
+    pub(super) fn is_silent(&self) -> bool {
+        self.frozen || self.muted
+    }
+
+    /// Whether anybody may connect.
+    pub(super) fn check_connect(&self) -> Result<(), String> {
+        match self {
+            Self { stopped: true, .. } => Err("the broker is stopped".to_owned()),
+            Self {
+                unwelcoming: true, ..
+            } => Err("the broker takes no connection".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the user may do this.
     pub(super) fn check(&self, operation: &Operation) -> Result<(), Refusal> {
         let right = match operation {
@@ -90,6 +110,22 @@ impl Broker {
     /// Drops every connection.
     pub fn drop_connections(&self) {
         self.with(|hub, at| hub.drop_links(CLOSED, at));
+    }
+
+    /// Drops one connection, by its number in [`connections`](Self::connections). One that is gone stays so.
+    pub fn drop_connection(&self, number: u64) {
+        self.with(|hub, at| hub.end_link(LinkId(number), CLOSED, at));
+    }
+
+    /// Takes no connection from now on; those that stand stay. With [`drop_connections`](Self::drop_connections) the
+    /// broker is out of reach and keeps everything.
+    pub fn refuse_connections(&self) {
+        self.with(|hub, _| hub.faults.unwelcoming = true);
+    }
+
+    /// Takes connections again.
+    pub fn accept_connections(&self) {
+        self.with(|hub, _| hub.faults.unwelcoming = false);
     }
 
     /// Drops every connection as soon as the next confirm has been sent: the copy stands, and its message is not acknowledged.
@@ -153,8 +189,9 @@ impl Broker {
     pub fn unblock(&self) {
         self.with(|hub, _| {
             hub.faults.alarm = None;
+            let is_heard = !hub.faults.muted;
             for wire in hub.wires.values_mut() {
-                if std::mem::take(&mut wire.blocked) {
+                if std::mem::take(&mut wire.blocked) && is_heard {
                     wire.tell(LinkEvent::Unblocked);
                 }
             }
@@ -174,6 +211,27 @@ impl Broker {
         });
     }
 
+    /// Reads on, and loses what it sends: deliveries, confirms, answers and heartbeats.
+    pub fn mute(&self) {
+        self.with(|hub, _| hub.faults.muted = true);
+    }
+
+    /// Sends again. What was lost stays lost.
+    pub fn unmute(&self) {
+        self.with(|hub, _| hub.faults.muted = false);
+    }
+
+    /// Makes a queue look as one of a cluster whose node is down: declarations and checks are answered with 404, and what is
+    /// published to it is unroutable. Its consumers are cancelled.
+    pub fn lose_queue(&self, name: &str) {
+        self.with(|hub, at| hub.state.lose_queue(name, at));
+    }
+
+    /// The node of a lost queue is back, and the queue with its messages. One that is not lost stays as it is.
+    pub fn find_queue(&self, name: &str) {
+        self.with(|hub, at| hub.state.find_queue(name, at));
+    }
+
     /// Refuses the user something, with 403.
     pub fn refuse(&self, right: Right) {
         self.with(|hub, _| hub.faults.refused.push(right));
@@ -191,10 +249,7 @@ impl Broker {
             hub.faults.frozen = false;
             hub.faults.alarm = None;
             // What had been sent and not been read dies with the connections.
-            let links: Vec<LinkId> = hub.wires.keys().copied().collect();
-            for link in links {
-                hub.end_link(link, "the broker was stopped", at);
-            }
+            hub.drop_links("the broker was stopped", at);
             hub.state.restart(at);
         });
     }

@@ -19,7 +19,9 @@ pub(super) struct Hub {
     pub(super) state: State,
     pub(super) wires: BTreeMap<LinkId, Wire>,
     pub(super) faults: Faults,
-    last_request: u64,
+    /// How many have tried to connect.
+    pub(super) attempts: usize,
+    pub(super) last_request: u64,
 }
 
 impl Hub {
@@ -28,6 +30,7 @@ impl Hub {
             state: State::new(profile),
             wires: BTreeMap::new(),
             faults: Faults::default(),
+            attempts: 0,
             last_request: 0,
         }
     }
@@ -134,10 +137,20 @@ impl Hub {
         // What follows from the operation is sent before the answer.
         self.send();
         if let Some(reply) = reply {
-            if let Some(wire) = self.wires.get(&link) {
-                wire.note_sent();
+            self.answer(link, reply, answer);
+        }
+    }
+
+    fn answer(&mut self, link: LinkId, reply: Reply, answer: Result<Answer, Failure>) {
+        match self.wires.get_mut(&link) {
+            // Whoever has asked goes on waiting.
+            Some(wire) if self.faults.muted => wire.unanswered.push(reply),
+            wire => {
+                if let Some(wire) = wire {
+                    wire.note_sent();
+                }
+                let _ = reply.send(answer);
             }
-            let _ = reply.send(answer);
         }
     }
 
@@ -148,7 +161,9 @@ impl Hub {
             return true;
         };
         wire.blocked = true;
-        wire.tell(LinkEvent::Blocked(reason.clone()));
+        if !self.faults.muted {
+            wire.tell(LinkEvent::Blocked(reason.clone()));
+        }
         is_empty
     }
 
@@ -219,7 +234,8 @@ impl Hub {
             Operation::Cancel(consumer) => {
                 state.cancel(channel, consumer, at)?;
                 self.send();
-                if let Some(port) = self.port(link, channel) {
+                let is_heard = !self.faults.muted;
+                if let Some(port) = self.port(link, channel).filter(|_| is_heard) {
                     port.cancelled(consumer);
                 }
             }
@@ -264,7 +280,9 @@ impl Hub {
         at: Moment,
     ) {
         self.send();
-        if let Some(wire) = self.wires.get_mut(&link) {
+        if let Some(wire) = self.wires.get_mut(&link)
+            && !self.faults.muted
+        {
             wire.close_port(channel, failure);
         }
         self.state.end_channel(channel, at);
@@ -284,6 +302,8 @@ impl Hub {
         for link in links {
             self.end_link(link, why, at);
         }
+        // Those of other clients, who hear nothing of it.
+        self.state.end_all_links(at);
     }
 
     /// The client kills its link: it hears nothing more, and the broker finds out when it reads on.
@@ -307,7 +327,14 @@ impl Hub {
 
     /// Sends what the last operation brought about.
     pub(super) fn send(&mut self) {
-        for effect in self.state.take_effects() {
+        if self.faults.frozen {
+            return;
+        }
+        let effects = self.state.take_effects();
+        if self.faults.muted {
+            return;
+        }
+        for effect in effects {
             let channel = match &effect {
                 Effect::Deliver { channel, .. }
                 | Effect::Cancel { channel, .. }

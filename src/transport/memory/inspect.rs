@@ -4,10 +4,12 @@ use super::broker::Broker;
 use super::ready::Entry;
 use crate::declaration::ExchangeKind;
 use crate::envelope::Envelope;
-use crate::headers::Headers;
+use crate::headers::{HeaderValue, Headers};
 use crate::id::new_id;
 use crate::properties::Properties;
+use crate::transport::Delivery;
 use std::borrow::Cow;
+use std::time::Duration;
 
 /// A queue, as `rabbitmqctl list_queues` shows it.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +27,8 @@ pub struct QueueView {
     pub auto_delete: bool,
     /// As it was declared.
     pub arguments: Headers,
+    /// The policy that applies to it.
+    pub policy: Option<String>,
     /// How many messages wait to be delivered.
     pub ready: usize,
     /// How many were delivered and are not settled.
@@ -88,6 +92,22 @@ impl From<&Entry> for MessageView {
     }
 }
 
+impl From<Delivery> for MessageView {
+    fn from(delivery: Delivery) -> Self {
+        let count = delivery.headers.get("x-delivery-count");
+        let count = count.and_then(HeaderValue::as_i64).unwrap_or(0);
+        Self {
+            exchange: delivery.exchange,
+            routing_key: delivery.routing_key,
+            properties: delivery.properties,
+            headers: delivery.headers,
+            body: delivery.body.to_vec(),
+            redelivered: delivery.redelivered,
+            delivery_count: u64::try_from(count).unwrap_or(0),
+        }
+    }
+}
+
 /// An exchange, as `rabbitmqctl list_exchanges` shows it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -119,6 +139,46 @@ pub struct BindingView {
     pub arguments: Headers,
 }
 
+/// A connection, as `rabbitmqctl list_connections` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionView {
+    /// Which one: later ones have higher numbers, and none comes twice.
+    pub number: u64,
+    /// How many channels it has.
+    pub channels: usize,
+    /// Whether it is not read, because it has published under an alarm.
+    pub blocked: bool,
+    /// How often each side shows that it is there; zero is never.
+    pub heartbeat: Duration,
+}
+
+/// A channel, as `rabbitmqctl list_channels` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChannelView {
+    /// Which one, of all connections: later ones have higher numbers, and none comes twice.
+    pub number: u64,
+    /// The number of its connection.
+    pub connection: u64,
+    /// How many consumers it has.
+    pub consumers: usize,
+    /// How many messages it was handed and has not settled.
+    pub unacked: usize,
+}
+
+/// A consumer, as `rabbitmqctl list_consumers` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConsumerView {
+    /// What it consumes.
+    pub queue: String,
+    /// The number of its channel.
+    pub channel: u64,
+    /// How many messages it may be handed ahead; zero is no limit.
+    pub prefetch: u16,
+}
+
 impl Broker {
     /// The queues, by name.
     #[must_use]
@@ -133,6 +193,7 @@ impl Broker {
                     exclusive: queue.owner.is_some(),
                     auto_delete: queue.auto_delete,
                     arguments: queue.arguments.clone(),
+                    policy: queue.policy.clone(),
                     ready: queue.ready.len(),
                     unacked: queue.unacked,
                     consumers: queue.consumers.len(),
@@ -191,16 +252,64 @@ impl Broker {
         })
     }
 
-    /// How many connections are open. A `Connection` has two: one consumes, the other publishes and is opened when it is
+    /// The connections, oldest first. A `Connection` has two: one consumes, the other publishes and is opened when it is
     /// first needed.
     #[must_use]
-    pub fn connections(&self) -> usize {
-        self.look(|hub| hub.wires.values().filter(|wire| wire.open).count())
+    pub fn connections(&self) -> Vec<ConnectionView> {
+        self.look(|hub| {
+            let open = hub.wires.iter().filter(|(_, wire)| wire.open);
+            open.map(|(link, wire)| ConnectionView {
+                number: link.0,
+                channels: hub.state.channels_of(*link).len(),
+                blocked: wire.blocked,
+                heartbeat: wire.heartbeat,
+            })
+            .collect()
+        })
     }
 
-    /// How many channels are open.
+    /// The channels, oldest first.
     #[must_use]
-    pub fn channels(&self) -> usize {
-        self.look(|hub| hub.state.channels.len())
+    pub fn channels(&self) -> Vec<ChannelView> {
+        self.look(|hub| {
+            let channels = hub.state.channels.iter();
+            channels
+                .map(|(id, channel)| ChannelView {
+                    number: id.0,
+                    connection: channel.link.0,
+                    consumers: channel.consumers.len(),
+                    unacked: channel.unacked(),
+                })
+                .collect()
+        })
+    }
+
+    /// The consumers, by channel.
+    #[must_use]
+    pub fn consumers(&self) -> Vec<ConsumerView> {
+        self.look(|hub| {
+            let channels = hub.state.channels.iter();
+            let consumers = channels.flat_map(|(id, channel)| {
+                channel.consumers.values().map(|consumer| ConsumerView {
+                    queue: consumer.queue.clone(),
+                    channel: id.0,
+                    prefetch: consumer.prefetch,
+                })
+            });
+            consumers.collect()
+        })
+    }
+
+    /// How often somebody tried to connect so far, with or without success.
+    #[must_use]
+    pub fn connection_attempts(&self) -> usize {
+        self.look(|hub| hub.attempts)
+    }
+
+    /// How many operations connections have sent so far: declarations, publishes, acknowledgements and the like, read or
+    /// not. As long as it stays, nothing was sent.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.look(|hub| hub.last_request)
     }
 }

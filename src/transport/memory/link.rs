@@ -33,17 +33,13 @@ impl Transport for MemoryTransport {
         let (events, happened) = unbounded();
         let ending = Ending::default();
         let wire = Wire::new(events, ending.clone(), activity.clone(), self.heartbeat);
-        let plugged = self.broker.with(|hub, _| {
-            if hub.faults.stopped {
-                return None;
-            }
+        let link = self.broker.with(|hub, _| {
+            hub.attempts += 1;
+            hub.faults.check_connect()?;
             let link = hub.state.open_link();
             hub.wires.insert(link, wire);
-            Some(link)
-        });
-        let Some(link) = plugged else {
-            return Err("the broker is stopped".to_owned());
-        };
+            Ok::<_, String>(link)
+        })?;
         let kill = kill_switch(&self.broker, link);
         armed(kill.clone());
         let memory_link = MemoryLink {

@@ -31,9 +31,13 @@ mod wire;
 
 pub use self::{
     broker::Broker,
+    client::Occupant,
     faults::Right,
     handle::BrokerBuilder,
-    inspect::{BindingView, ExchangeView, MessageView, QueueView},
+    inspect::{
+        BindingView, ChannelView, ConnectionView, ConsumerView, ExchangeView, MessageView,
+        QueueView,
+    },
     profile::Profile,
     state::publish::Published,
 };

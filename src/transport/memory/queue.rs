@@ -21,12 +21,16 @@ pub(super) struct Queue {
     pub(super) owner: Option<LinkId>,
     pub(super) auto_delete: bool,
     pub(super) arguments: Headers,
+    /// What they mean, under the policy.
     pub(super) settings: Settings,
+    pub(super) policy: Option<String>,
     pub(super) profile: Profile,
     pub(super) ready: Ready,
     pub(super) unacked: usize,
     pub(super) consumers: VecDeque<(ChannelId, ConsumerId)>,
     pub(super) had_consumers: bool,
+    /// Its one consumer wants no other beside it.
+    pub(super) is_occupied: bool,
     pub(super) last_used: Instant,
     /// Whether the head is to be looked at for its time. A quorum queue always does; a classic one does when something has
     /// happened to its head, but not when a message of a higher priority has become its head.
@@ -79,11 +83,13 @@ impl Queue {
             auto_delete: made.auto_delete,
             arguments: made.arguments,
             settings: made.settings,
+            policy: None,
             profile,
             ready: Ready::new(made.kind),
             unacked: 0,
             consumers: VecDeque::new(),
             had_consumers: false,
+            is_occupied: false,
             last_used: now,
             looks_at_head: false,
             timer: None,
@@ -130,10 +136,12 @@ impl Queue {
 
     /// Tells the publishers of a quorum queue to stop when it is over its limit, and to go on below four fifths of it.
     pub(super) fn tell_publishers(&mut self) {
-        if self.kind == QueueKind::Classic || self.settings.overflow == Overflow::DropHead {
+        if self.kind == QueueKind::Classic {
             return;
         }
-        if self.is_over_limit() {
+        if self.settings.overflow == Overflow::DropHead {
+            self.refused.clear();
+        } else if self.is_over_limit() {
             self.refused = self.publishers.clone();
         } else if !self.refused.is_empty() && self.is_below_soft_limit() {
             self.refused.clear();

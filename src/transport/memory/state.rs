@@ -3,6 +3,8 @@
 mod consume;
 pub(super) mod declare;
 mod expire;
+mod lost;
+pub(super) mod policy;
 pub(super) mod publish;
 pub(super) mod settle;
 
@@ -79,6 +81,10 @@ pub(super) struct State {
     pub(super) profile: Profile,
     pub(super) exchanges: BTreeMap<String, Exchange>,
     pub(super) queues: BTreeMap<String, Queue>,
+    /// Queues on a node that is down.
+    lost: BTreeMap<String, Queue>,
+    /// Later ones go before earlier ones.
+    policies: Vec<policy::Policy>,
     pub(super) channels: BTreeMap<ChannelId, Channel>,
     pub(super) faults: ConfirmFaults,
     effects: Vec<Effect>,
@@ -97,6 +103,8 @@ impl State {
                 .map(|exchange| (exchange.name.clone(), exchange))
                 .collect(),
             queues: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            policies: Vec::new(),
             channels: BTreeMap::new(),
             faults: ConfirmFaults::default(),
             effects: Vec::new(),
@@ -147,6 +155,14 @@ impl State {
             self.remove_queue(&queue);
         }
         self.settle_down(at);
+    }
+
+    /// Ends every link that there is.
+    pub(super) fn end_all_links(&mut self, at: Moment) {
+        let links: BTreeSet<LinkId> = self.channels.values().map(|channel| channel.link).collect();
+        for link in links {
+            self.end_link(link, at);
+        }
     }
 
     /// Ends a channel: what it has not settled goes back.

@@ -1,6 +1,7 @@
 //! The seam, driven as the library drives it: two links on one broker.
 
 mod faults;
+mod others;
 mod queues;
 mod timing;
 

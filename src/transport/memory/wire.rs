@@ -186,6 +186,8 @@ impl Port {
 pub(super) struct Wire {
     /// Read in order, unless the broker is frozen or does not read this link.
     pub(super) inbox: VecDeque<Request>,
+    /// Whose answers were lost on the way.
+    pub(super) unanswered: Vec<Reply>,
     /// The client's end; none once it has gone.
     pub(super) client: Option<Client>,
     /// The broker does not read it until the alarm is over.
@@ -214,6 +216,7 @@ impl Wire {
     ) -> Self {
         Self {
             inbox: VecDeque::new(),
+            unanswered: Vec::new(),
             client: Some(Client {
                 ports: HashMap::new(),
                 events,
@@ -283,6 +286,7 @@ impl Wire {
         };
         let failure = Failure::Lost(why.to_owned());
         client.ending.set(failure.clone());
+        self.unanswered.clear();
         for port in client.ports.into_values() {
             port.end(&failure);
         }

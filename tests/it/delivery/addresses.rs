@@ -7,8 +7,10 @@ use rungmq::{Ack, ExchangeKind, Message, Publish, Queue, Topology, naming};
 use serde_json::{Value, json};
 
 use super::{LIMIT, Q, Seen, Stage, by_rung, soon};
+use crate::harness::only_on_rabbitmq;
 use crate::harness::{holds_for, wait_until};
 
+only_on_rabbitmq! { "direct reply-to";
 /// Case 4.
 #[test]
 fn a_request_is_answered_on_its_second_attempt() {
@@ -49,6 +51,7 @@ fn a_request_is_answered_on_its_second_attempt() {
     // The handler holds a handle, which would keep the connection for the rest of the process.
     consumer.cancel(LIMIT).unwrap();
     stage.mq.close().unwrap();
+}
 }
 
 /// Case 5.

@@ -7,6 +7,7 @@ use rungmq::{Ack, Connection, HeaderValue, Headers, Message, Publish};
 use serde_json::Value;
 
 use super::{LIMIT, LONG_RUNG, Q, Seen, Stage, by_long_rung, soon};
+use crate::harness::wait::epoch_millis;
 use crate::harness::{Got, table};
 
 fn names(got: &Got) -> BTreeSet<&str> {
@@ -17,9 +18,9 @@ fn names(got: &Got) -> BTreeSet<&str> {
 #[test]
 fn a_plain_publish_has_exactly_the_headers_and_types_of_the_contract() {
     let stage = Stage::classic();
-    let before = now_millis(&stage);
+    let before = epoch_millis();
     let envelope = stage.mq.publish("", Q, &vec![1, 2]).unwrap();
-    let after = now_millis(&stage);
+    let after = epoch_millis();
     let got = stage.raw.get(Q).unwrap();
     assert_eq!(got.text(), "[1,2]");
     assert_eq!(
@@ -64,12 +65,6 @@ fn a_plain_publish_has_exactly_the_headers_and_types_of_the_contract() {
         .with_headers(got.properties.headers().clone().unwrap());
     assert_eq!(got.properties, expected);
     assert_eq!((envelope.attempt(), envelope.version()), (1, 1));
-}
-
-/// The time by the library's own clock, which tests may not ask directly.
-fn now_millis(stage: &Stage) -> i64 {
-    let millis = stage.vhost.node().eval("os:system_time(millisecond)");
-    millis.parse().unwrap()
 }
 
 #[test]

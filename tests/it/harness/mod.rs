@@ -14,6 +14,7 @@
 
 mod certificates;
 mod cluster;
+mod got;
 pub(crate) mod lists;
 pub(crate) mod logs;
 mod node;
@@ -24,9 +25,19 @@ pub(crate) mod wait;
 
 pub(crate) use certificates::{Authority, Certificate};
 pub(crate) use cluster::Cluster;
+pub(crate) use got::{Got, table};
 pub(crate) use lists::Row;
 pub(crate) use node::Node;
 pub(crate) use proxy::{Flow, Proxy, Way};
-pub(crate) use raw::{BAD, BAD_BYTES, Got, Raw, table};
+pub(crate) use raw::{BAD, BAD_BYTES, Raw};
 pub(crate) use vhost::Vhost;
 pub(crate) use wait::{holds_for, secs, wait_for, wait_until};
+
+/// The broker is a process of its own: others can reach it.
+pub(crate) const IN_PROCESS: bool = false;
+
+/// Tests that say why they cannot run on the embedded broker, which runs all others: `tests/memory`.
+macro_rules! only_on_rabbitmq {
+    ($why:literal; $($item:item)*) => { $($item)* };
+}
+pub(crate) use only_on_rabbitmq;

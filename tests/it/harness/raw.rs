@@ -10,15 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use amiquip::{
-    AmqpProperties, AmqpValue, Auth, Channel, Confirm, Connection, ConnectionOptions,
-    ConnectionTuning, ConsumerMessage, ConsumerOptions, ExchangeDeclareOptions, ExchangeType,
-    FieldTable, Publish, QueueDeclareOptions, QueueDeleteOptions, Return,
+    AmqpProperties, Auth, Channel, Confirm, Connection, ConnectionOptions, ConnectionTuning,
+    ConsumerMessage, ConsumerOptions, ExchangeDeclareOptions, ExchangeType, FieldTable, Publish,
+    QueueDeclareOptions, QueueDeleteOptions, Return,
 };
 use crossbeam_channel::Receiver;
 use mio::event::Evented;
 use mio::{Poll, PollOpt, Ready, Token};
 use parking_lot::Mutex;
 
+use super::got::{Got, table};
 use super::wait::wait_for_value;
 
 /// A character that [`Raw`] puts on the wire as [`BAD_BYTES`]: text that is not UTF-8, for any name, key, id or header.
@@ -44,16 +45,6 @@ pub(crate) struct Raw {
     published: Cell<u64>,
     unsettled: RefCell<BTreeSet<u64>>,
     seen: Arc<Mutex<Vec<u8>>>,
-}
-
-/// A message taken from a queue, with everything that came with it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Got {
-    pub(crate) exchange: String,
-    pub(crate) routing_key: String,
-    pub(crate) redelivered: bool,
-    pub(crate) properties: AmqpProperties,
-    pub(crate) body: Vec<u8>,
 }
 
 impl Raw {
@@ -481,46 +472,6 @@ impl Drop for Raw {
     }
 }
 
-impl Got {
-    /// A header.
-    pub(crate) fn header(&self, name: &str) -> Option<&AmqpValue> {
-        self.properties.headers().as_ref()?.get(name)
-    }
-
-    /// A header that is text.
-    pub(crate) fn header_text(&self, name: &str) -> Option<&str> {
-        match self.header(name)? {
-            AmqpValue::LongString(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    /// A header that is a whole number of any width.
-    pub(crate) fn header_number(&self, name: &str) -> Option<i64> {
-        match *self.header(name)? {
-            AmqpValue::ShortShortInt(n) => Some(n.into()),
-            AmqpValue::ShortShortUInt(n) => Some(n.into()),
-            AmqpValue::ShortInt(n) => Some(n.into()),
-            AmqpValue::ShortUInt(n) => Some(n.into()),
-            AmqpValue::LongInt(n) => Some(n.into()),
-            AmqpValue::LongUInt(n) => Some(n.into()),
-            AmqpValue::LongLongInt(n) => Some(n),
-            _ => None,
-        }
-    }
-
-    /// The body as text.
-    #[track_caller]
-    pub(crate) fn text(&self) -> &str {
-        std::str::from_utf8(&self.body).unwrap()
-    }
-
-    /// The message id.
-    pub(crate) fn message_id(&self) -> Option<&str> {
-        self.properties.message_id().as_deref()
-    }
-}
-
 impl From<amiquip::Delivery> for Got {
     fn from(delivery: amiquip::Delivery) -> Self {
         Self {
@@ -530,39 +481,6 @@ impl From<amiquip::Delivery> for Got {
             properties: delivery.properties,
             body: delivery.body,
         }
-    }
-}
-
-/// A table of headers or arguments.
-pub(crate) fn table<V: IntoValue>(
-    entries: impl IntoIterator<Item = (&'static str, V)>,
-) -> FieldTable {
-    entries
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value.into_value()))
-        .collect()
-}
-
-/// What [`table`] takes for a value.
-pub(crate) trait IntoValue {
-    fn into_value(self) -> AmqpValue;
-}
-
-impl IntoValue for AmqpValue {
-    fn into_value(self) -> AmqpValue {
-        self
-    }
-}
-
-impl IntoValue for &str {
-    fn into_value(self) -> AmqpValue {
-        AmqpValue::LongString(self.to_owned())
-    }
-}
-
-impl IntoValue for i64 {
-    fn into_value(self) -> AmqpValue {
-        AmqpValue::LongLongInt(self)
     }
 }
 

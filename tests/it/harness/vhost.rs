@@ -77,6 +77,17 @@ impl<'n> Vhost<'n> {
         self.node.close_connections(&self.name)
     }
 
+    /// Deletes a queue, if there is one and it is empty.
+    #[track_caller]
+    pub(crate) fn delete_queue_if_empty(&self, queue: &str) {
+        self.node.eval_ok(&format!(
+            "case rabbit_amqqueue:lookup(rabbit_misc:r({}, queue, {})) of \
+             {{ok, Q}} -> rabbit_amqqueue:delete(Q, false, true, <<\"test\">>), ok; _ -> ok end",
+            binary(&self.name),
+            binary(queue)
+        ));
+    }
+
     /// Makes a durable classic queue look as one on a cluster node that is down: known, and not there.
     #[track_caller]
     pub(crate) fn lose(&self, queue: &str) {

@@ -6,7 +6,7 @@
 
 use std::fmt::Debug;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const POLL: Duration = Duration::from_millis(20);
 
@@ -73,6 +73,12 @@ pub(crate) fn holds_for(time: Duration, what: &str, mut condition: impl FnMut() 
 /// Lets `time` pass: for a moment that nothing marks.
 pub(crate) fn let_pass(time: Duration) {
     thread::sleep(time);
+}
+
+/// The time in ms since 1970, by the clock that everybody on this machine has.
+pub(crate) fn epoch_millis() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    since.as_millis().try_into().unwrap()
 }
 
 /// Calls `work` and says how long it took.

@@ -45,7 +45,7 @@ fn a_broker_that_is_killed_started_killed_again_and_started_empty_is_consumed_ea
 
     node.kill_9();
     wait_until_down(&service.mq);
-    assert!(!consumer.is_running());
+    wait_until(SOON, "it is not consumed", || !consumer.is_running());
     node.start_again();
     wait_until(SOON, "it is consumed", || consumer.is_running());
     consumed_once();

@@ -5,6 +5,7 @@ use crossbeam_channel::{bounded, unbounded};
 use rungmq::{Connection, HealthStatus, Message};
 
 use super::{Story, consumers_on, one_consumer, take_down, told, told_by, wait_until_up};
+use crate::harness::only_on_rabbitmq;
 use crate::harness::wait::timed;
 use crate::harness::{Node, Proxy, Raw, Vhost, holds_for, secs, wait::let_pass, wait_until};
 use crate::observed::{Diary, Observed, Reader, SOON, diary, fixed, number, unacknowledged};
@@ -162,6 +163,7 @@ fn an_exclusive_consumer_in_the_way_after_a_reconnect_is_named_and_tried_again_a
     wait_until_up(&service.mq);
 }
 
+only_on_rabbitmq! { "ack timeouts";
 /// Ack timeouts of three seconds on every channel that is opened from now on.
 fn impatient() -> Node {
     let node = Node::start();
@@ -171,7 +173,9 @@ fn impatient() -> Node {
     );
     node
 }
+}
 
+only_on_rabbitmq! { "ack timeouts";
 #[test]
 fn a_channel_closed_for_an_ack_timeout_costs_its_own_consumer_a_moment_and_the_others_nothing() {
     let node = impatient();
@@ -217,6 +221,7 @@ fn a_channel_closed_for_an_ack_timeout_costs_its_own_consumer_a_moment_and_the_o
     assert!(story.losses().is_empty());
     neighbour.noticed_nothing(&vhost);
     one_consumer(&vhost, "q");
+}
 }
 
 #[test]

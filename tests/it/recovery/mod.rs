@@ -1,6 +1,5 @@
 //! Losing the broker and losing nothing: connections are made again, consumers go on, and every message is accounted for.
 
-mod addresses;
 mod alarms;
 mod brokers;
 mod channels;
@@ -13,6 +12,10 @@ mod reconnecting;
 mod rungs;
 mod silence;
 mod stale;
+
+crate::harness::only_on_rabbitmq! { "several addresses";
+mod addresses;
+}
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -6,6 +6,7 @@ use amiquip::AmqpProperties;
 use rungmq::{Connection, HealthStatus, Message, Queue};
 
 use super::{Event, one_consumer, take_down, told, told_by, wait_until_down, wait_until_up};
+use crate::harness::only_on_rabbitmq;
 use crate::harness::{Flow, Proxy, Vhost, Way, logs, secs, wait::let_pass, wait_until};
 use crate::observed::{SOON, diary, fixed, now};
 
@@ -164,6 +165,7 @@ fn what_was_deleted_meanwhile_is_declared_again_before_consuming_goes_on() {
     assert_eq!((again.attempt, again.exchange.as_str()), (2, "acemq.retry"));
 }
 
+only_on_rabbitmq! { "logins";
 #[test]
 fn credentials_are_in_no_log_and_no_health_while_a_connection_is_made_again() {
     logs::capture();
@@ -218,6 +220,7 @@ fn credentials_are_in_no_log_and_no_health_while_a_connection_is_made_again() {
     story.wait_for_subscriptions(2);
     let lines = logs::captured_with(log::Level::Trace, secret);
     assert!(lines.is_empty(), "{lines:#?}");
+}
 }
 
 #[test]

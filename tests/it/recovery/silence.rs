@@ -173,6 +173,7 @@ fn a_network_that_loses_what_we_say_is_noticed_and_survived() {
     Half::start().survives(Way::ToBroker);
 }
 
+crate::harness::only_on_rabbitmq! { "a queue that hangs";
 #[test]
 fn a_queue_that_hangs_costs_only_who_wants_it() {
     let vhost = Vhost::new();
@@ -194,4 +195,5 @@ fn a_queue_that_hangs_costs_only_who_wants_it() {
     vhost.suspend("hangs", false);
     wait_until(SOON, "it can be consumed", || consume("hangs").is_ok());
     assert!(story.losses().is_empty());
+}
 }

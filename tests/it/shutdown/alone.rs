@@ -4,22 +4,27 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::harness::Vhost;
 use crate::harness::wait::wait_for_value;
+use crate::harness::{IN_PROCESS, Vhost};
 
 /// Set in such a process, to what it needs to know.
 const ALONE: &str = "RUNGMQ_TEST_ALONE";
 
 /// Runs the test `name` (its path and name) again in a process of its own, and there, in place of everything else, `body`.
 ///
-/// `prepare` runs on this side. It gives what the other side needs to know, and what must live until it has ended.
+/// `prepare` runs on this side, or on the other one where the broker is in the process. It gives what the other side needs to
+/// know, and what must live until it has ended.
 #[track_caller]
 pub(crate) fn alone<T>(name: &str, prepare: impl FnOnce() -> (String, T), body: impl FnOnce(&str)) {
     if let Ok(argument) = std::env::var(ALONE) {
-        return body(&argument);
+        // What that side has prepared is not to be seen from here.
+        let here = IN_PROCESS.then(prepare);
+        let argument = here.as_ref().map_or(&argument, |(argument, _)| argument);
+        return body(argument);
     }
-    let name = name.strip_prefix("it::").unwrap_or(name);
-    let (argument, _alive) = prepare();
+    let (_, name) = name.split_once("::").unwrap();
+    let prepared = (!IN_PROCESS).then(prepare);
+    let argument = prepared.as_ref().map_or("", |(argument, _)| argument);
     let output = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(ALONE, argument)
@@ -41,6 +46,8 @@ pub(crate) fn library_threads() -> Vec<String> {
     let mut names: Vec<_> = names
         .map(|name| name.trim_end().to_owned())
         .filter(|name| name.starts_with("rungmq") || name.starts_with("amiquip"))
+        // An embedded broker's, which outlives its clients like any other.
+        .filter(|name| !name.starts_with("rungmq-memory"))
         .collect();
     names.sort();
     names

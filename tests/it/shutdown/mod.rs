@@ -7,9 +7,12 @@ mod deadline;
 mod dropping;
 mod groups;
 mod late;
-mod programs;
 mod starts;
 mod trouble;
+
+crate::harness::only_on_rabbitmq! { "processes of their own";
+mod programs;
+}
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Consuming and fetching: the ways out of a queue.
 
-use super::{ChannelId, ConsumerId, Effect, Moment, State};
+use super::settle::Verdict;
+use super::{ChannelId, ConsumerId, Effect, LinkId, Moment, State};
 use crate::transport::Delivery;
 use crate::transport::memory::arguments::QueueKind;
 use crate::transport::memory::channel::{Consumer, Unacked};
@@ -18,8 +19,12 @@ impl State {
         let link = self.link_of(channel);
         let id = ConsumerId(self.id());
         let queue = self.open_queue(name, link)?;
+        if queue.is_occupied && queue.kind == QueueKind::Classic && !queue.consumers.is_empty() {
+            return Err(in_exclusive_use(name));
+        }
         queue.consumers.push_back((channel, id));
         queue.had_consumers = true;
+        queue.is_occupied = false;
         let channel = self.channel(channel)?;
         let consumer = Consumer {
             queue: name.to_owned(),
@@ -70,6 +75,43 @@ impl State {
         let delivery = fetched.and_then(|entry| self.hand_out(name, channel, None, entry));
         self.settle_down(at);
         Ok(delivery)
+    }
+
+    /// Consumes exclusively, on a link of its own.
+    pub(in crate::transport::memory) fn occupy(
+        &mut self,
+        name: &str,
+        at: Moment,
+    ) -> Result<LinkId, Refusal> {
+        if !self.queue(name)?.consumers.is_empty() {
+            return Err(in_exclusive_use(name));
+        }
+        let link = self.open_link();
+        let channel = self.open_channel(link);
+        let occupied = self.consume(channel, name);
+        if let Some(queue) = self.queues.get_mut(name) {
+            queue.is_occupied = occupied.is_ok();
+        }
+        self.settle_down(at);
+        occupied
+            .map(|_| link)
+            .inspect_err(|_| self.end_link(link, at))
+    }
+
+    /// Takes the head of a queue and settles it at once.
+    pub(in crate::transport::memory) fn take(
+        &mut self,
+        name: &str,
+        at: Moment,
+    ) -> Result<Option<Delivery>, Refusal> {
+        let link = self.open_link();
+        let channel = self.open_channel(link);
+        let fetched = self.fetch(channel, name, at);
+        if let Ok(Some(delivery)) = &fetched {
+            self.settle(channel, delivery.tag, false, Verdict::Ack, at)?;
+        }
+        self.end_link(link, at);
+        fetched
     }
 
     /// Takes consumers off a queue, which may end it.
@@ -279,4 +321,8 @@ impl State {
             body: message.body.clone(),
         })
     }
+}
+
+fn in_exclusive_use(queue: &str) -> Refusal {
+    Refusal::access_refused(format!("{} in exclusive use", refusal::queue(queue)))
 }

@@ -115,6 +115,7 @@ impl State {
             }
             name => name,
         };
+        self.check_not_lost(name)?;
         let owner = link.filter(|_| flags.exclusive);
         // An exclusive queue does not outlive its link, whatever it was declared as.
         let durable = flags.durable && !flags.exclusive;
@@ -150,7 +151,9 @@ impl State {
             settings,
         };
         let queue = Queue::new(made, self.profile, at.now);
-        self.queues.insert(name.to_owned(), queue);
+        let name = name.to_owned();
+        self.queues.insert(name.clone(), queue);
+        self.apply_policy(&name, at);
         Ok(())
     }
 

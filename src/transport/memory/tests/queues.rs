@@ -37,7 +37,10 @@ fn what_one_link_publishes_another_consumes_in_order() {
     assert!(subscription.next().is_none(), "the prefetch is two");
     consumer.ack(2, true).unwrap();
     assert_eq!(text(&delivery(&*subscription)), "c");
-    assert_eq!((broker.connections(), broker.channels()), (2, 2));
+    assert_eq!(
+        (broker.connections().len(), broker.channels().len()),
+        (2, 2)
+    );
     let view = broker.queue("q").unwrap();
     assert_eq!((view.ready, view.unacked, view.consumers), (0, 1, 1));
 }

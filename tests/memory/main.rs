@@ -1,0 +1,60 @@
+//! The tests of `tests/it` on the embedded broker: the same files, over a kit of the same names.
+//!
+//! `RUNGMQ_TEST_PROFILE` chooses the version it behaves like: `3.10`, the default, or `4.0`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test; the panic says which"
+)]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "what only the tests need that run on RabbitMQ alone"
+)]
+
+mod harness;
+
+#[path = "../it/conflicts.rs"]
+mod conflicts;
+#[path = "../it/contract.rs"]
+mod contract;
+#[path = "../it/delivery/mod.rs"]
+mod delivery;
+#[path = "../it/extremes.rs"]
+mod extremes;
+#[path = "../it/harness_selftest.rs"]
+mod harness_selftest;
+#[path = "../it/ladders.rs"]
+mod ladders;
+#[path = "../it/loss.rs"]
+mod loss;
+#[path = "../it/names.rs"]
+mod names;
+#[path = "../it/observed.rs"]
+mod observed;
+#[path = "../it/permissions.rs"]
+mod permissions;
+#[path = "../it/publish_large.rs"]
+mod publish_large;
+#[path = "../it/publish_missing_exchange.rs"]
+mod publish_missing_exchange;
+#[path = "../it/publish_outcomes.rs"]
+mod publish_outcomes;
+#[path = "../it/publish_trouble.rs"]
+mod publish_trouble;
+#[path = "../it/recovery/mod.rs"]
+mod recovery;
+#[path = "../it/rungs.rs"]
+mod rungs;
+#[path = "../it/setting_aside.rs"]
+mod setting_aside;
+#[path = "../it/shutdown/mod.rs"]
+mod shutdown;
+#[path = "../it/stress.rs"]
+mod stress;
+#[path = "../it/support.rs"]
+mod support;
+#[path = "../it/topologies.rs"]
+mod topologies;
+#[path = "../it/worker_process.rs"]
+mod worker_process;
