@@ -6,6 +6,7 @@
 )]
 
 mod bounds;
+mod cluster;
 mod conflicts;
 mod contract;
 mod delivery;

@@ -25,6 +25,25 @@ use std::time::{Duration, Instant};
 /// There are four groups of methods: making it, looking at what is [in it](Self::queues), doing what
 /// [another client](Self::publish) could do, and letting things [go wrong](Self::drop_connections). The guide to
 /// [testing](crate::docs::testing) has examples.
+///
+/// # What it does not model
+///
+/// * Streams: declaring one is refused with 540.
+/// * Clusters, policies, more than one virtual host, users other than `guest` and their permissions (but see
+///   [`refuse`](Self::refuse)).
+/// * At-least-once dead-lettering: `x-dead-letter-strategy` is checked, and the messages go at most once.
+/// * Exchanges bound to exchanges, exchanges that delete themselves, transactions, direct reply-to (a message that asks for it
+///   is refused, as by a broker on whose channel nobody consumes the replies), consumers with priorities or exclusive ones,
+///   consuming without acknowledgements.
+/// * The limit on the time that a consumer may hold a message (`consumer_timeout`).
+/// * Latency: a confirm, or a message that has left one queue for another, is there at once. A quorum queue with
+///   `reject-publish` tells its publishers at once that it is full, so that they get one message too many into it, not
+///   several; `x-expires` of a quorum queue is exact, where RabbitMQ looks every few seconds.
+/// * Arguments that make the real one crash (a nonsensical `x-queue-master-locator`, an `x-death` header whose entries are no
+///   tables) are passed over.
+/// * Queue names with line breaks, and the empty name for "the queue declared last on this channel".
+/// * When several consumers of one channel hold messages of a quorum queue and the channel ends, they come back in the order
+///   in which the consumers began; on 3.x that order is a random one.
 #[derive(Clone)]
 pub struct Broker(Arc<Shared>);
 
