@@ -39,6 +39,8 @@ use std::time::{Duration, Instant};
 /// * Latency: a confirm, or a message that has left one queue for another, is there at once. A quorum queue with
 ///   `reject-publish` tells its publishers at once that it is full, so that they get one message too many into it, not
 ///   several; `x-expires` of a quorum queue is exact, where RabbitMQ looks every few seconds.
+/// * Races: queues that one message goes to take it in the order of their names, one after the other, where RabbitMQ's do so
+///   side by side.
 /// * Arguments that make the real one crash (a nonsensical `x-queue-master-locator`, an `x-death` header whose entries are no
 ///   tables) are passed over.
 /// * Queue names with line breaks, and the empty name for "the queue declared last on this channel".
