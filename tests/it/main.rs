@@ -6,6 +6,7 @@
 )]
 
 mod bounds;
+mod chaos;
 mod conflicts;
 mod contract;
 mod delivery;
