@@ -10,6 +10,9 @@ use rungmq::{
     naming,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::fmt;
+use std::io::Write;
 use std::time::Duration;
 
 #[derive(Serialize, Deserialize)]
@@ -23,7 +26,8 @@ fn main() -> Result<()> {
     let url =
         std::env::var("AMQP_URL").unwrap_or_else(|_| "amqp://guest:guest@localhost:5672".into());
     let mq = Connection::open(&url).context(
-        "no broker; start one with `docker run --rm -p 5672:5672 rabbitmq:4`, or set AMQP_URL",
+        "cannot connect to RabbitMQ (AMQP_URL, default localhost); to start one: \
+         docker run --rm -p 5672:5672 rabbitmq:4",
     )?;
 
     // Four attempts. The waits of 0.5 s and 1 s are spent in the consumer; the one of 2 s reaches the threshold: a rung.
@@ -47,14 +51,19 @@ fn main() -> Result<()> {
         .retry_threshold(threshold)
         .start(move |message: Message<Order>| {
             let (order, attempt) = (message.payload(), message.envelope().attempt());
-            println!("attempt {attempt}: {}", order.item);
+            let rung = message.exchange() == naming::RETRY_EXCHANGE;
+            let from = if rung { ", back from its rung" } else { "" };
+            say(format_args!("attempt {attempt}: {}{from}", order.item));
             reserve(order, attempt)?; // An error is a retry; a FatalError goes to the dead-letter queue.
-            let _ = shipped.send((order.item.clone(), format!("shipped on attempt {attempt}")));
+            let end = format!("shipped on attempt {attempt}");
+            let _ = shipped.send((message.id().to_owned(), order.item.clone(), end));
             Ok::<_, anyhow::Error>(Ack::accept())
         })?;
 
+    // An earlier run that was interrupted has left messages behind; these are ours.
+    let mut open = HashSet::new();
     for (item, failures) in [("apples", 0), ("pears", 2), ("quinces", 3), ("unicorns", 0)] {
-        mq.publish(
+        let envelope = mq.publish(
             "orders-events",
             "order.placed",
             &Order {
@@ -62,18 +71,22 @@ fn main() -> Result<()> {
                 failures,
             },
         )?;
+        open.insert(envelope.id().to_owned());
     }
     // Not an order at all: the handler never sees it.
     let note = Publish::bytes("two melons, please").content_type("application/json");
-    mq.publish_with(note.exchange("orders-events").routing_key("order.placed"))?;
+    let envelope = mq.publish_with(note.exchange("orders-events").routing_key("order.placed"))?;
+    open.insert(envelope.id().to_owned());
 
     // Apples, pears and quinces are shipped in the end.
     let mut table = Vec::new();
     while table.len() < 3 {
-        table.push(
-            ends.recv_timeout(Duration::from_secs(20))
-                .context("an order is missing")?,
-        );
+        let (id, order, end) = ends
+            .recv_timeout(Duration::from_secs(20))
+            .context("an order is missing")?;
+        if open.remove(&id) {
+            table.push((order, end));
+        }
     }
     consumer.cancel(Duration::from_secs(5))?;
     for queue in [
@@ -83,14 +96,21 @@ fn main() -> Result<()> {
         while let Some(message) = mq.pull(&queue)? {
             let reason = message.envelope().error().unwrap_or("no reason");
             let body = String::from_utf8_lossy(message.payload()).into_owned();
-            table.push((body, format!("{queue}: {reason}")));
+            if open.remove(message.id()) {
+                table.push((body, format!("{queue}: {reason}")));
+            }
         }
     }
-    println!();
+    say("");
     for (order, end) in table {
-        println!("{order:36} {end}");
+        say(format_args!("{order:36} {end}"));
     }
     Ok(mq.close()?)
+}
+
+/// As `println!`, which panics when nobody reads on, as behind `| head`.
+fn say(line: impl fmt::Display) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 fn reserve(order: &Order, attempt: u32) -> Result<()> {

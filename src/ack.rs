@@ -92,6 +92,9 @@ pub(crate) enum Answered {
 
 /// What a message handler may return: [`Ack`], `()` for [`Ack::accept`], or a `Result` of either, whose `Err(e)` is
 /// exactly [`Ack::retry(e)`](Ack::retry).
+///
+/// The error is anything that turns into `Box<dyn Error + Send + Sync>`. For errors of several types return that or
+/// `anyhow::Error`; a `Box<dyn Error>` without `Send + Sync` does not compile.
 #[diagnostic::on_unimplemented(
     message = "a message handler cannot return `{Self}`",
     note = "return `Ack`, `()`, or a `Result` of either whose error turns into `Box<dyn Error + Send + Sync>`",

@@ -17,6 +17,12 @@ pub(crate) fn monotonic() -> Instant {
     Instant::now()
 }
 
+/// `by` after `from`; what would overflow is later than any process lives.
+pub(crate) fn later(from: Instant, by: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365);
+    from.checked_add(by).unwrap_or_else(|| from + FAR)
+}
+
 /// The time of waits, ages, paces and backoff.
 pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Now, on the clock's monotonic scale.

@@ -2,7 +2,7 @@
 
 use crate::codec::CodecError;
 use crate::naming::NameTooLong;
-use crate::publish::PublishError;
+use crate::publish_error::PublishError;
 use crate::retry::{LadderError, PolicyError};
 use crate::shutdown::DrainTimeout;
 use crate::topology::TopologyError;
@@ -11,7 +11,7 @@ use std::fmt;
 
 /// Why a call did not do what it was asked for.
 ///
-/// No variant, and no text, ever holds credentials or a URL.
+/// No variant, and no text, ever holds a password or a URL.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {

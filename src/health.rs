@@ -45,6 +45,10 @@ pub struct Health {
     pub detail: Option<String>,
     /// When this was found out, since 1970.
     pub checked: Duration,
+    /// Since when the connection has been up, or down, since 1970.
+    pub since: Duration,
+    /// The last trouble there was, which may be over.
+    pub last_error: Option<String>,
     /// How many consumers there are.
     pub consumers: usize,
     /// How many of them have a live subscription.
@@ -60,7 +64,10 @@ pub struct Health {
 }
 
 impl Health {
-    /// As a JSON object: `status`, `checked` (RFC 3339), `detail` if there is any, and `parts`.
+    /// As a JSON object: `status`, `checked` (RFC 3339), `detail` if there is any, and `parts`: `consumers`,
+    /// `consumers_running`, `queues`, `blocked` and `blocked_reason` (`null` when there is none).
+    ///
+    /// The [guide](crate::docs::broker#losing-the-broker) shows one.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         let checked = humantime::format_rfc3339_millis(UNIX_EPOCH + self.checked);
@@ -110,6 +117,8 @@ mod tests {
             status: HealthStatus::Degraded,
             detail: Some("orders.new: its queue was deleted".to_owned()),
             checked: Duration::from_millis(1_700_000_000_123),
+            since: Duration::ZERO,
+            last_error: None,
             consumers: 2,
             consumers_running: 1,
             queues: vec!["orders.new".to_owned()],

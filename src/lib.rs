@@ -29,8 +29,8 @@
 //! * **Publishing**: [`publish`](Connection::publish) sends JSON and waits for the broker's confirm; a [`Publish`] can say
 //!   everything else; a [`PublishError`] says whether the broker may have the message, and gives it back.
 //! * **Consuming**: [`consume`](Connection::consume) with defaults, or a [`ConsumerBuilder`] with concurrency, prefetch and
-//!   codec ([`Json`], [`Text`], [`Bytes`], or your own [`Decode`]). It calls a closure with a [`Message`], whose
-//!   [`Envelope`] has its id, attempt and age. Whatever the closure returns is an [`Answer`]: `()`, an [`Ack`], or a `Result`,
+//!   codec ([`Json`] unless it is said, [`Text`], [`Bytes`], or your own [`Decode`]). It calls a closure with a [`Message`], whose
+//!   [`Envelope`] has its id, attempt and first-seen time. Whatever the closure returns is an [`Answer`]: `()`, an [`Ack`], or a `Result`,
 //!   whose error is a retry unless there is a [`FatalError`] in it. A [`Consumer`] is the handle of what runs, a
 //!   [`ConsumerGroup`] starts several on one queue.
 //! * **Failing**: a [`RetryPolicy`] says how often and after which waits; short ones are spent in the consumer, long ones
@@ -40,16 +40,21 @@
 //! * **Watching**: [`health`](Connection::health); a [`metrics::Registry`], or another [`metrics::Observer`].
 //!
 //! The guides say more: [retries](docs::retries), [failures](docs::failures), [shutdown](docs::shutdown),
-//! [the broker](docs::broker), [metrics](docs::metrics). Guarantees, and what is not there yet (an embedded broker, a guard
-//! against malformed messages), are in the README.
+//! [the broker](docs::broker), [metrics](docs::metrics). Guarantees, and what is not there yet (an embedded broker for
+//! tests, streams), are in the README.
 //!
 //! # Threads
 //!
-//! The library has threads of its own and no runtime. All have names that begin with `rungmq-`: a supervisor, a publisher
-//! and two admin threads for each connection, one for each of its two sockets, one for each consumer
-//! (`rungmq-consumer-{queue}`), and workers (`rungmq-worker-{queue}`) that run the handlers: as many as its concurrency, and one
-//! more for each message that waits in the consumer, up to the prefetch. Linux shows the first 15 bytes of a name. amiquip, the
-//! client underneath, adds a thread `amiquip-io` for each socket.
+//! The library has threads of its own and no runtime:
+//!
+//! | for | threads |
+//! |---|---|
+//! | each connection | `rungmq-supervisor`, `rungmq-publisher`, `rungmq-admin`, `rungmq-admin-call`, `rungmq-opener-consume`; from the first publish or copy on `rungmq-opener-publish` |
+//! | each of its two sockets | `amiquip-io`, of amiquip, the client underneath |
+//! | each consumer | `rungmq-consumer-{queue}`, and workers that run the handlers, `rungmq-worker-{queue}`: as many as its concurrency, and one more for each message that waits in the consumer, up to the prefetch |
+//! | one task, then they end | `rungmq-dial`, `rungmq-redial`, `rungmq-open-publishing`, `rungmq-errand`, `rungmq-probe` |
+//!
+//! Linux shows the first 15 bytes of a name.
 //!
 //! Handlers run on workers, so they may block, and may call everything here. Panics of a handler are caught. Do not
 //! build with `panic = "abort"`: amiquip's I/O thread may panic when both sides close a connection at once, which the library
@@ -57,17 +62,18 @@
 //!
 //! # Logs
 //!
-//! Through the [`log`] crate, under targets that begin with `rungmq`:
+//! Through the [`log`](https://docs.rs/log) crate, under targets that begin with `rungmq`:
 //!
 //! | level | what |
 //! |---|---|
 //! | warn | something is not as it should be: a connection lost, blocked or given up, a consumer that does not consume, a rung that is missing, a copy that failed and its pause, a message rejected because it could be set aside nowhere, headers left out, a wait cut short, a user without rights, problems that a topology may have |
 //! | info | consuming began and ended, the next attempt to connect, connected again, the connection was closed |
-//! | debug | drains, connections opened and ended, the consuming connection blocked |
+//! | debug | drains, connections opened and ended, the consuming connection blocked; each message that is dead-lettered or parked: queue, id, reason |
 //!
-//! Nothing is logged for a message that ends as its handler said, bodies and logins are never logged, and `error` and
+//! Nothing else is logged for a message that ends as its handler said. Bodies and passwords are never logged (of a message that
+//! could not be decoded the reason is left out, since it may quote the body), and `error` and
 //! `trace` are not used. amiquip logs under `amiquip`: at `debug` every channel, and so every declaration, has its lines, and at
-//! `trace` every frame, bodies included. Keep it quiet with `RUST_LOG=debug,amiquip=info`.
+//! `trace` every frame, bodies included. Keep it quiet with `RUST_LOG=debug,amiquip=error`.
 //!
 //! # Features
 //!
@@ -104,6 +110,7 @@ pub mod naming;
 mod outcome;
 mod properties;
 mod publish;
+mod publish_error;
 mod publisher;
 mod retry;
 mod shutdown;
@@ -122,7 +129,8 @@ pub use health::{Health, HealthStatus};
 pub use message::Message;
 pub use outcome::Outcome;
 pub use properties::Properties;
-pub use publish::{Publish, PublishError};
+pub use publish::Publish;
+pub use publish_error::PublishError;
 pub use retry::{
     ExplainedAttempt, Explanation, LadderError, NextStep, PolicyError, RetryLadder, RetryPolicy,
     Rung,

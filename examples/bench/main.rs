@@ -88,7 +88,10 @@ fn main() -> Result<()> {
         .filter(|c| options.sides.iter().any(|side| side == c.side))
         .collect();
     let bench = Bench::new(&options.url);
-    let mut admin = raw::Admin::open(&options.url)?;
+    let mut admin = raw::Admin::open(&options.url).context(
+        "cannot connect to RabbitMQ (--url or AMQP_URL, default localhost); to start one: \
+         docker run --rm -p 5672:5672 rabbitmq:4",
+    )?;
 
     let mut measured: Vec<Measured> = contenders
         .iter()

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(problem) => {
-            eprintln!("worker: {problem}\n{}", options::USAGE);
+            eprintln!("worker: {problem}; --help lists the options");
             return ExitCode::from(2);
         }
     };

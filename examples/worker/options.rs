@@ -6,11 +6,26 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub(crate) const USAGE: &str = "\
-worker [--url URL] [--declare] [--queue-type quorum|classic] [--policy none|fixed:N:DUR|exponential:N:DUR:CAP]
-       [--jitter F] [--give-up-after DUR] [--threshold DUR] [--concurrency N] [--prefetch N] [--confirm-timeout DUR]
-       [--answer accept|retry|reject|fatal|park|panic|fail-first:N] [--reason TEXT | --reason-bytes N] [--work DUR]
-       [--count N] [--for DUR] [--close-timeout DUR] QUEUE...
-DUR is a whole number and its unit: 500ms, 10s, 5m, 2h. URL is AMQP_URL, or localhost with guest, if not given.";
+worker [OPTION...] QUEUE...
+  --url URL              the broker, default AMQP_URL, else amqp://guest:guest@localhost:5672
+  --declare              declare the queues, with what the policy needs; default: they have to exist
+  --queue-type TYPE      quorum (default) or classic, for --declare
+  --policy POLICY        none (default), fixed:N:DUR or exponential:N:DUR:CAP; N counts deliveries
+  --jitter F             how far waits in the consumer spread, 0 to 1; default 0.2, and 0 for a fixed policy
+  --give-up-after DUR    dead-letter what is older, default never
+  --threshold DUR        waits this long or longer are spent on the broker, default 30s; 0s is never
+  --concurrency N        handlers at a time for each queue, default 1
+  --prefetch N           unsettled deliveries for each queue, default 20, or the concurrency if that is larger
+  --confirm-timeout DUR  how long the broker may take to confirm, default 10s
+  --answer ANSWER        accept (default), retry, reject, fatal, park, panic, or fail-first:N (retry up to attempt N)
+  --reason TEXT          the reason with it, default \"the worker was told to\"
+  --reason-bytes N       a reason of N bytes in its place
+  --work DUR             how long each handler takes, default 0s
+  --count N              close after N handled deliveries, default never
+  --for DUR              close after that time, default never
+  --close-timeout DUR    what close may take, default 20s
+DUR is a whole number and its unit: 500ms, 10s, 5m, 2h. SIGTERM and SIGINT close.
+Exit codes: 0; 1 when close left deliveries behind or failed; 2 when the start failed.";
 
 #[derive(Clone)]
 pub(crate) struct Options {

@@ -3,7 +3,7 @@
 use super::Connection;
 use crate::error::Error;
 use crate::metrics::{Metrics, Observer};
-use crate::retry::RetryPolicy;
+use crate::retry::{DEFAULT_THRESHOLD, RetryPolicy};
 use crate::transport::Transport;
 #[cfg(feature = "tls")]
 use crate::transport::amqp::tls::TlsOptions;
@@ -14,10 +14,8 @@ use std::time::Duration;
 
 const DEFAULT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const DEFAULT_RETRY_THRESHOLD: Duration = Duration::from_secs(30);
 const DEFAULT_RECOVERY_BACKOFF: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(30));
-const DEFAULT_PREFETCH: Option<u32> = None;
 
 /// How a connection is made. Made by [`Connection::builder`]; [`open`](Self::open) ends it.
 ///
@@ -60,8 +58,8 @@ impl ConnectionBuilder {
             hosts: Vec::new(),
             origin: None,
             policy: RetryPolicy::none(),
-            threshold: DEFAULT_RETRY_THRESHOLD,
-            prefetch: DEFAULT_PREFETCH,
+            threshold: DEFAULT_THRESHOLD,
+            prefetch: None,
             confirm_timeout: DEFAULT_CONFIRM_TIMEOUT,
             connect_timeout: None,
             heartbeat: None,
@@ -129,7 +127,8 @@ impl ConnectionBuilder {
     }
 
     /// How long to pause before a lost connection is tried again: `first`, doubling to `longest`, spread by a fifth both
-    /// ways. Defaults to 0.5 s and 30 s. The first attempt comes at once, unless the lost connection had only just come up.
+    /// ways. Defaults to 0.5 s and 30 s. The first attempt comes at once, unless the connection is lost a second time soon
+    /// after. Less than 10 ms counts as 10 ms.
     pub fn recovery_backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.recovery_backoff = (first, longest);
         self

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::id::new_id;
 use crate::message::{Message, Opened};
 use crate::naming;
-use crate::publish::{PublishError, PublishErrorKind};
+use crate::publish_error::{PublishError, PublishErrorKind};
 use crate::transport::{Channel, Delivery, Failure};
 use crossbeam_channel::{bounded, select};
 use std::sync::Arc;

@@ -49,11 +49,13 @@ impl Connection {
                 }
             },
         };
-        let millis = u64::try_from(core.services.clock.epoch_millis()).unwrap_or(0);
+        let (since, last_error) = core.status.history();
         Health {
             status,
+            checked: since_epoch(core.services.clock.epoch_millis()),
+            since: since_epoch(since),
+            last_error: last_error.or_else(|| detail.clone()),
             detail,
-            checked: Duration::from_millis(millis),
             consumers: consumers.len(),
             consumers_running: running,
             queues,
@@ -71,4 +73,8 @@ fn troubles(consumers: &[Consumer]) -> String {
         Some(format!("{}: {trouble}", consumer.queue()))
     });
     troubled.collect::<Vec<_>>().join("; ")
+}
+
+fn since_epoch(millis: i64) -> Duration {
+    Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }

@@ -18,7 +18,8 @@ use crate::envelope::Envelope;
 use crate::error::Error;
 use crate::link::{Backoff, Dialler, Sockets, Uplink};
 use crate::message::Message;
-use crate::publish::{Publish, PublishError, PublishErrorKind};
+use crate::publish::Publish;
+use crate::publish_error::{PublishError, PublishErrorKind};
 use crate::publisher::{Publisher, PublisherSettings};
 use crate::retry::RetryPolicy;
 use crate::shutdown::Deadline;
@@ -57,7 +58,7 @@ const BATCH: usize = 1024;
 /// let mq = Connection::open("amqp://localhost")?;
 /// mq.consume("orders.new", |message: Message<String>| {
 ///     println!("{}", message.payload());
-///     Ack::accept()
+///     Ack::accept() // an Err or Ack::retry, without a retry policy, goes to the dead-letter queue
 /// })?;
 /// mq.wait()?;
 /// # Ok(())
@@ -129,6 +130,7 @@ impl Connection {
             connect_timeout: limit,
             backoff,
             view: Arc::default(),
+            writing: Arc::default(),
         })
         .map_err(no_thread)?;
         let services = Services {
@@ -137,7 +139,7 @@ impl Connection {
             metrics: builder.metrics.clone(),
             call_timeout: limit,
         };
-        let status = Status::new(commands.0.clone(), uplink.clone());
+        let status = Status::new(commands.0.clone(), uplink.clone(), services.clock.clone());
         let supervisor = Supervisor {
             commands,
             status: status.clone(),
@@ -264,7 +266,14 @@ impl Connection {
     /// JSON payload decoded.
     ///
     /// What it returns settles the message: `()` or `Ok` accepts it, `Err` tries it again as the retry policy says, an
-    /// [`Ack`](crate::Ack) says precisely what is to become of it. A panic counts as an error.
+    /// [`Ack`](crate::Ack) says precisely what is to become of it. A panic counts as an error. Without a
+    /// [policy](ConnectionBuilder::retry_policy) the first `Err` sends the message to the dead-letter queue.
+    ///
+    /// The error is anything that turns into `Box<dyn Error + Send + Sync>`: that itself (a `Box<dyn Error>` alone does not),
+    /// `anyhow::Error`, any error type that is `Send + Sync`.
+    ///
+    /// For payloads that are not JSON there is [`ConsumerBuilder::codec`] with [`Text`](crate::Text) or
+    /// [`Bytes`](crate::Bytes); what cannot be decoded goes to the parked queue.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 //! The state of a connection, shared by its handles and its supervisor.
 
 use super::supervisor::Command;
+use crate::clock::Clock;
 use crate::consumer::{Consumer, do_not_wait_for_this_handler};
 use crate::error::Error;
 use crate::link::{Uplink, is_owner_thread};
@@ -19,6 +20,7 @@ pub(super) struct Status(Arc<Shared>);
 
 struct Shared {
     commands: Sender<Command>,
+    clock: Arc<dyn Clock>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -27,6 +29,9 @@ struct State {
     phase: Phase,
     uplink: Option<Uplink>,
     consumers: Vec<Consumer>,
+    /// When the phase began, in milliseconds since 1970.
+    since: i64,
+    last_error: Option<String>,
     /// What the close brought, until one caller has taken it.
     result: Option<Result<(), Error>>,
     /// All that is left are handlers that wait for this very close.
@@ -62,6 +67,12 @@ impl Phase {
 }
 
 impl State {
+    fn take_ended(&mut self) -> Vec<Consumer> {
+        let (ended, consumers) = self.consumers.drain(..).partition(Consumer::has_ended);
+        self.consumers = consumers;
+        ended
+    }
+
     /// Whether callers of close may return.
     fn has_returned(&self) -> bool {
         self.quiet || self.phase.has_ended()
@@ -69,16 +80,19 @@ impl State {
 }
 
 impl Status {
-    pub(super) fn new(commands: Sender<Command>, uplink: Uplink) -> Self {
+    pub(super) fn new(commands: Sender<Command>, uplink: Uplink, clock: Arc<dyn Clock>) -> Self {
         let state = State {
             phase: Phase::Up,
             uplink: Some(uplink),
             consumers: Vec::new(),
+            since: clock.epoch_millis(),
+            last_error: None,
             result: None,
             quiet: false,
         };
         Self(Arc::new(Shared {
             commands,
+            clock,
             state: Mutex::new(state),
             changed: Condvar::new(),
         }))
@@ -98,14 +112,22 @@ impl Status {
         self.0.state.lock().phase.clone()
     }
 
+    /// Since when the connection has been up or down, in milliseconds since 1970, and the last trouble there was.
+    pub(super) fn history(&self) -> (i64, Option<String>) {
+        let state = self.0.state.lock();
+        (state.since, state.last_error.clone())
+    }
+
     pub(super) fn consumers(&self) -> Vec<Consumer> {
         self.0.state.lock().consumers.clone()
     }
 
     /// Takes a consumer in. One that comes while the connection closes is stopped at once.
     pub(super) fn register(&self, consumer: &Consumer) {
+        // The last handle of a consumer drops the user's handler, which must find the state unlocked.
+        let _ended;
         let mut state = self.0.state.lock();
-        state.consumers.retain(|known| !known.has_ended());
+        _ended = state.take_ended();
         state.consumers.push(consumer.clone());
         if !matches!(state.phase, Phase::Up | Phase::Down(_)) {
             consumer.stop(Deadline::within(Duration::ZERO));
@@ -117,11 +139,19 @@ impl Status {
         if is_owner_thread() {
             return Err(Error::OwnThread);
         }
-        do_not_wait_for_this_handler();
+        let unwaited = do_not_wait_for_this_handler();
+        let _ended;
         let mut state = self.0.state.lock();
-        self.begin(&mut state, deadline, timeout);
+        let of_another = !state
+            .consumers
+            .iter()
+            .any(|consumer| consumer.has_handler(&unwaited));
+        _ended = self.begin(&mut state, deadline, timeout);
         while !state.has_returned() {
             self.0.changed.wait(&mut state);
+        }
+        if of_another {
+            unwaited.lift();
         }
         state.result.take().unwrap_or(Ok(()))
     }
@@ -131,7 +161,7 @@ impl Status {
             return Err(Error::OwnThread);
         }
         // A main thread ends the process with this, so it waits for what a handler does after its own close, too.
-        let in_handler = do_not_wait_for_this_handler();
+        let in_handler = do_not_wait_for_this_handler().is_in_handler();
         let mut state = self.0.state.lock();
         while !(state.phase.has_ended() || in_handler && state.quiet) {
             self.0.changed.wait(&mut state);
@@ -146,11 +176,12 @@ impl Status {
 
     /// The last handle is gone: everything is stopped, and nobody waits for long.
     pub(super) fn abandon(&self) {
+        let _ended;
         let mut state = self.0.state.lock();
         if state.phase.has_ended() {
             return;
         }
-        self.begin(&mut state, Deadline::within(Duration::ZERO), Duration::ZERO);
+        _ended = self.begin(&mut state, Deadline::within(Duration::ZERO), Duration::ZERO);
         // A thread of the library's own, a worker too, must not wait for itself.
         let current = thread::current();
         if current
@@ -165,28 +196,36 @@ impl Status {
         }
     }
 
-    /// No handler starts any more once this has returned; the rest is the supervisor's.
-    fn begin(&self, state: &mut State, deadline: Deadline, timeout: Duration) {
+    /// No handler starts any more once this has returned; the rest is the supervisor's. Returns the consumers that had ended
+    /// before, to be dropped when the state is unlocked.
+    fn begin(&self, state: &mut State, deadline: Deadline, timeout: Duration) -> Vec<Consumer> {
         if state.phase.has_ended() {
-            return;
+            return Vec::new();
         }
-        if state.phase != Phase::Closing {
+        let ended = if state.phase == Phase::Closing {
+            Vec::new()
+        } else {
             // What they left behind was said when they ended.
-            state.consumers.retain(|consumer| !consumer.has_ended());
-        }
+            state.take_ended()
+        };
         state.phase = Phase::Closing;
         for consumer in &state.consumers {
             consumer.stop(deadline);
         }
         drop(self.0.commands.send(Command::Close { deadline, timeout }));
+        ended
     }
 
-    /// The link is gone; false when the connection is being closed anyway.
+    /// The link is gone. A connection that is being closed anyway stays so.
     pub(super) fn lose(&self, reason: &str) {
         let mut state = self.0.state.lock();
         state.uplink = None;
+        if state.phase == Phase::Up {
+            state.since = self.0.clock.epoch_millis();
+        }
         if matches!(state.phase, Phase::Up | Phase::Down(_)) {
             state.phase = Phase::Down(reason.to_owned());
+            state.last_error = Some(reason.to_owned());
         }
     }
 
@@ -197,6 +236,7 @@ impl Status {
             return;
         }
         state.phase = Phase::Up;
+        state.since = self.0.clock.epoch_millis();
         state.uplink = Some(uplink.clone());
         for consumer in &state.consumers {
             consumer.recover(uplink.clone());
@@ -212,9 +252,12 @@ impl Status {
     pub(super) fn end(&self, phase: Phase, result: Option<Result<(), Error>>) {
         let mut state = self.0.state.lock();
         state.phase = phase;
+        state.since = self.0.clock.epoch_millis();
         state.uplink = None;
         state.result = result;
-        state.consumers.clear();
+        let consumers = std::mem::take(&mut state.consumers);
         self.0.changed.notify_all();
+        drop(state);
+        drop(consumers);
     }
 }

@@ -6,12 +6,15 @@
 use super::status::{Phase, Status};
 use crate::clock::Clock;
 use crate::consumer::{Consumer, GRACE};
+use crate::declaration::Declaration;
 use crate::error::Error;
-use crate::link::{Backoff, DialError, Dialler, LinkNotice, OverSignal, Sockets, Uplink};
+use crate::link::{
+    Backoff, DialError, Dialler, LinkNotice, Operation, OverSignal, Sockets, Uplink,
+};
 use crate::metrics::{Lost, Metrics, Recovered, Retrying};
 use crate::publisher::Publisher;
 use crate::shutdown::{Deadline, DrainTimeout, StrandedDelivery};
-use crossbeam_channel::{Receiver, Select, Sender, never, select};
+use crossbeam_channel::{Receiver, Select, Sender, never, select, tick};
 use log::{debug, info, warn};
 use std::io;
 use std::sync::Arc;
@@ -20,6 +23,10 @@ use std::time::{Duration, Instant};
 
 /// After the kill switch: for the threads that it frees.
 const AFTER_KILL: Duration = Duration::from_millis(300);
+/// How often a broker without heartbeats is asked whether it is there.
+const PROBE_INTERVAL: Duration = Duration::from_secs(30);
+/// How often the publisher's writes are watched.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) enum Command {
     /// From the link of that number; an old one's changes nothing.
@@ -75,6 +82,8 @@ impl Supervisor {
             down_since: now,
             failed_attempts: 0,
             retry: never(),
+            probe: tick(PROBE_INTERVAL),
+            watch: tick(WATCH_INTERVAL),
         };
         thread::Builder::new()
             .name("rungmq-supervisor".to_owned())
@@ -92,6 +101,10 @@ struct Supervision {
     failed_attempts: u32,
     /// When to dial again.
     retry: Receiver<Instant>,
+    /// When to ask a broker that sends no heartbeats whether it is there.
+    probe: Receiver<Instant>,
+    /// When to look at a write that may be stuck.
+    watch: Receiver<Instant>,
 }
 
 impl Supervision {
@@ -103,6 +116,19 @@ impl Supervision {
                     self.dial();
                     continue;
                 }
+                recv(self.supervisor.publisher_ended) -> _ => {
+                    // Only a panic of its own ends it before a close: nothing could be retried or set aside any more.
+                    self.supervisor.status.lose("the publisher thread has ended");
+                    return self.give_up();
+                }
+                recv(self.watch) -> _ => {
+                    self.supervisor.publisher.give_up_stuck_write();
+                    continue;
+                }
+                recv(self.probe) -> _ => {
+                    self.probe();
+                    continue;
+                }
             };
             match command {
                 Ok(Command::Notice { number, notice }) if number == self.number => {
@@ -110,7 +136,7 @@ impl Supervision {
                 }
                 Ok(Command::Dialled { number, result }) if number == self.number => match result {
                     Ok(uplink) => self.recovered(uplink),
-                    Err(error) => self.not_recovered(&error),
+                    Err(error) => self.not_recovered(&format!("no connection to {error}")),
                 },
                 Ok(Command::Notice { .. } | Command::Dialled { .. }) => {}
                 Ok(Command::Close { deadline, timeout }) => return self.close(deadline, timeout),
@@ -122,11 +148,27 @@ impl Supervision {
         }
     }
 
+    /// Without heartbeats a dead peer shows only when it is asked something: the admin threads give up a link that does not
+    /// answer. What the answer is does not matter.
+    fn probe(&self) {
+        if let Some(Uplink { link, admin }) = &self.uplink
+            && link.activity().has_no_heartbeat()
+        {
+            let exchange = Declaration::direct_exchange("amq.direct");
+            admin.submit(Operation::Check(exchange), drop);
+        }
+    }
+
     fn notice(&mut self, notice: LinkNotice) {
         match notice {
             LinkNotice::Blocked(reason) => debug!("the consuming link is blocked: {reason}"),
             LinkNotice::Unblocked => debug!("the consuming link is unblocked"),
-            LinkNotice::Gone(reason) => self.lost(&reason),
+            LinkNotice::Gone(reason) if self.uplink.is_some() => self.lost(&reason),
+            LinkNotice::Gone(reason) => {
+                // It died before the dial that made it was taken in: that is told of a dead link, too late.
+                self.number += 1;
+                self.not_recovered(&reason);
+            }
         }
     }
 
@@ -140,10 +182,12 @@ impl Supervision {
         self.down_since = supervisor.clock.now();
         let life = self.down_since.saturating_duration_since(self.up_since);
         supervisor.backoff.lasted(life);
+        // The end of a link may be heard before its beginning, which must not count any more then.
+        self.number += 1;
         if supervisor.attempts == Some(0) {
             return;
         }
-        if supervisor.backoff.is_fresh() {
+        if supervisor.backoff.is_at_once() {
             self.dial();
         } else {
             self.pause();
@@ -185,14 +229,14 @@ impl Supervision {
         let downtime = self.up_since.saturating_duration_since(self.down_since);
         info!("connected again after {downtime:?}");
         supervisor.status.recover(&uplink);
-        supervisor.publisher.reachable();
+        supervisor.publisher.try_now();
         supervisor.metrics.recovered(&Recovered::new(downtime));
         self.uplink = Some(uplink);
     }
 
-    fn not_recovered(&mut self, error: &DialError) {
-        warn!("no connection to {error}");
-        self.supervisor.status.lose(&error.to_string());
+    fn not_recovered(&mut self, reason: &str) {
+        warn!("not connected again: {reason}");
+        self.supervisor.status.lose(reason);
         self.failed_attempts += 1;
         if !self.has_given_up() {
             self.pause();
@@ -325,3 +369,11 @@ impl Drain {
         shorter
     }
 }
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests;

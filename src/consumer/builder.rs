@@ -197,7 +197,7 @@ impl<'a, C> ConsumerBuilder<'a, C> {
         let handler = handler(self.codec, handle);
         let mut members: Vec<Consumer> = Vec::with_capacity(size);
         for number in 1..=size {
-            let label = format!("{}#{number}", settings.queue).into();
+            let label = format!("{}#{number}", settings.label).into();
             let settings = Settings {
                 label,
                 ..settings.clone()
@@ -244,7 +244,8 @@ impl<'a, C> ConsumerBuilder<'a, C> {
         naming::check("parked queue", &naming::parked_queue(&self.queue))?;
         Ok(Settings {
             queue: self.queue.as_str().into(),
-            label: self.queue.as_str().into(),
+            // It is part of thread names, which cannot hold a NUL.
+            label: self.queue.replace('\0', "\u{2400}").into(),
             policy: self.policy.clone(),
             ladder,
             threshold: self.threshold,

@@ -1,7 +1,8 @@
 //! The consumer thread while a subscription lives: takes in what arrives and what is reported, and never waits for anybody.
 
 use super::pool::{Job, News, Pool, Report};
-use super::settling::{Finding, Memory, Settling};
+use super::questions::Finding;
+use super::settling::{Memory, Settling};
 use super::{Context, Control, Shared};
 use crate::publisher::CopyAnswer;
 use crate::shutdown::{Deadline, StrandedDelivery};
@@ -67,7 +68,7 @@ impl<'a> Intake<'a> {
                 &shared.pool,
                 memory,
                 channel,
-                shared.begin_generation(),
+                shared.begin_generation(&context.uplink.link),
                 (report, answer, find),
             ),
             draining: None,

@@ -7,6 +7,7 @@ mod intake;
 mod ledger;
 mod pace;
 mod pool;
+mod questions;
 mod settling;
 mod share;
 mod subscription;
@@ -15,7 +16,7 @@ mod task;
 use crate::clock::Clock;
 use crate::declaration::Declaration;
 use crate::error::Error;
-use crate::link::{Generation, Over, OverSignal, Uplink, is_owner_thread};
+use crate::link::{Generation, Link, Over, OverSignal, Uplink, is_owner_thread};
 use crate::metrics::Metrics;
 use crate::publisher::Publisher;
 use crate::retry::{RetryLadder, RetryPolicy};
@@ -30,7 +31,7 @@ use std::time::Duration;
 use task::InFlight;
 
 pub use builder::{ConsumerBuilder, SetAsideFailure};
-pub(crate) use task::do_not_wait_for_this_handler;
+pub(crate) use task::{Unwaited, do_not_wait_for_this_handler};
 
 /// After a deadline, for the broker's last answers; the kill switch comes then.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
@@ -170,6 +171,11 @@ impl Consumer {
         (!down.is_empty()).then(|| format!("on a cluster node that is down: {}", down.join(", ")))
     }
 
+    /// Whether the handler that made a call is one of this consumer's.
+    pub(crate) fn has_handler(&self, unwaited: &Unwaited) -> bool {
+        unwaited.is_of(&self.0.control)
+    }
+
     /// Begins the drain, unless somebody has cancelled before; whether it did.
     fn begin_cancel(&self, deadline: Deadline) -> bool {
         let first = !self.0.cancelled.swap(true, Ordering::AcqRel);
@@ -241,7 +247,7 @@ pub(crate) fn cancel(consumers: &[&Consumer], timeout: Duration) -> Result<(), E
     if is_owner_thread() {
         return Err(Error::OwnThread);
     }
-    do_not_wait_for_this_handler();
+    let unwaited = do_not_wait_for_this_handler();
     let deadline = Deadline::within(timeout);
     let mut stopped = consumers.to_vec();
     stopped.retain(|consumer| consumer.begin_cancel(deadline));
@@ -250,6 +256,12 @@ pub(crate) fn cancel(consumers: &[&Consumer], timeout: Duration) -> Result<(), E
     late.iter().for_each(|consumer| consumer.cut());
     for consumer in late {
         consumer.join(deadline.plus(GRACE));
+    }
+    if !consumers
+        .iter()
+        .any(|consumer| consumer.has_handler(&unwaited))
+    {
+        unwaited.lift();
     }
     let stranded = stopped.iter().flat_map(|consumer| consumer.stranded());
     match DrainTimeout::new(timeout, stranded.collect()) {
@@ -260,8 +272,8 @@ pub(crate) fn cancel(consumers: &[&Consumer], timeout: Duration) -> Result<(), E
 
 impl Shared {
     /// A new subscription begins. It finds a stop that came before it.
-    fn begin_generation(&self) -> Arc<Generation> {
-        let generation = Arc::new(Generation::new());
+    fn begin_generation(&self, link: &Link) -> Arc<Generation> {
+        let generation = Arc::new(Generation::new(link.activity().clone()));
         *self.generation.lock() = Some(generation.clone());
         generation
     }

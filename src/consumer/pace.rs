@@ -10,34 +10,30 @@ const LONGEST_OFTEN_DELIVERED: Duration = Duration::from_secs(5 * 60);
 
 /// The pace of hand-backs to one target queue: doubles with each failed round. A copy that lands there ends it.
 ///
-/// Copies that were under way together fail together: they are one round, and their pauses run side by side. So is what
-/// fails while such a pause still runs: other messages, which say nothing about how long the trouble has lasted.
+/// A round lasts as long as the pause that it began with: whatever was under way before or meanwhile fails in it too, and
+/// those pauses run side by side. So a trouble that lasts a second costs no message a minute, however many fail in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
     rounds: u32,
-    round_began: Option<Instant>,
+    round_ends: Option<Instant>,
 }
 
 impl Pace {
     /// A copy that was handed over at `since` has failed; returns the pause before its message goes back.
     pub(crate) fn failed(&mut self, since: Instant, now: Instant, delivery_count: i64) -> Duration {
-        let same_round = self
-            .round_began
-            .is_some_and(|began| since <= began || now < began + self.pause());
+        let same_round = self.round_ends.is_some_and(|end| since <= end);
         if !same_round {
             self.rounds = self.rounds.saturating_add(1);
-            self.round_began = Some(now);
+        }
+        let doublings = self.rounds.saturating_sub(1).min(16);
+        let pause = (FIRST * 2_u32.pow(doublings)).min(LONGEST);
+        if !same_round {
+            self.round_ends = Some(now + pause);
         }
         if delivery_count >= OFTEN_DELIVERED {
             return LONGEST_OFTEN_DELIVERED;
         }
-        self.pause()
-    }
-
-    /// The pause of the present round.
-    fn pause(&self) -> Duration {
-        let doublings = self.rounds.saturating_sub(1).min(16);
-        (FIRST * 2_u32.pow(doublings)).min(LONGEST)
+        pause
     }
 }
 
@@ -70,17 +66,17 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_failures_doubles_with_the_pauses_and_not_with_the_messages() {
+    fn copies_that_fail_one_after_the_other_for_ten_seconds_pause_eight_at_most() {
         let (mut pace, start) = (Pace::default(), monotonic());
-        let mut failed = |ms: u64| {
-            let since = start + Duration::from_millis(ms);
-            pace.failed(since, since + Duration::from_millis(1), 0)
-                .as_secs()
-        };
-        let pauses: Vec<_> = (0..100).map(|n| failed(n * 100)).collect();
-        // Rounds begin at 0, 1, 3 and 7 s.
-        assert_eq!(pauses[..11], [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2]);
-        assert_eq!([pauses[29], pauses[31], pauses[99]], [2, 4, 8]);
+        let mut pauses: Vec<_> = (1..=1000)
+            .map(|n| {
+                let since = start + Duration::from_millis(n * 10);
+                let now = since + Duration::from_millis(5);
+                pace.failed(since, now, 0).as_secs()
+            })
+            .collect();
+        pauses.dedup();
+        assert_eq!(pauses, [1, 2, 4, 8]);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use super::Control;
 use super::handler::{Handler, panicked};
 use super::task::{InFlight, Started, Task, handling};
-use crate::clock::Clock;
+use crate::clock::{Clock, later};
 use crate::envelope::Envelope;
 use crate::id::new_id;
 use crate::link::Generation;
@@ -166,6 +166,10 @@ impl Pool {
         self.0.state.lock().shut = true;
     }
 
+    pub(super) fn is_shut(&self) -> bool {
+        self.0.state.lock().shut
+    }
+
     /// Whether a handler could be started now. If not, the consumer thread is told to look again when one can.
     pub(super) fn has_permit(&self) -> bool {
         let mut state = self.0.state.lock();
@@ -320,7 +324,7 @@ impl Shared {
         let answered = clock.now();
         reporter.report(tag, News::Answered { decision, started });
         if let Some(wait) = wait {
-            self.wait(tag, answered + wait, News::WaitOver, &reporter);
+            self.wait(tag, later(answered, wait), News::WaitOver, &reporter);
         }
     }
 
@@ -360,6 +364,7 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::clock::monotonic;
+    use crate::transport::Activity;
     use crossbeam_channel::unbounded;
 
     fn wait() -> WaitJob {
@@ -369,7 +374,7 @@ mod tests {
             until: monotonic(),
             then: News::WaitOver,
             reporter: Reporter {
-                generation: Arc::new(Generation::new()),
+                generation: Arc::new(Generation::new(Activity::new(Duration::ZERO))),
                 reports,
             },
         }

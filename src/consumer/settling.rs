@@ -6,21 +6,22 @@ use super::acks::Acks;
 use super::ledger::{Circumstances, CopyEnd, Count, Effect, End, Event, Redeclared, State, Target};
 use super::pace::Pace;
 use super::pool::{Job, News, Pool, Report, Reporter, WaitJob};
+use super::questions::{Finding, Questions, set_aside_share};
 use super::task::{Started, Task};
 use super::{Context, Services, Settings};
+use crate::clock::later;
 use crate::copy::copy;
 use crate::declaration::Declaration;
-use crate::headers::Headers;
-use crate::link::{Generation, Operation, Uplink};
+use crate::link::{Generation, Uplink};
 use crate::metrics::{CopyLanded, HandBackReason, HandedBack, RungMissing, SetAsideFailed};
 use crate::naming;
 use crate::outcome::Outcome;
 use crate::publisher::{CopyAnswer, PublishResult, UnknownCause};
-use crate::retry::{Decision, Wait};
+use crate::retry::{Decision, UNDECODABLE, Wait};
 use crate::shutdown::StrandedDelivery;
 use crate::transport::{Channel, Delivery, Failure};
 use crossbeam_channel::Sender;
-use log::{debug, warn};
+use log::{Level, debug, log, warn};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +30,9 @@ use std::time::{Duration, Instant};
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 /// A third of RabbitMQ's own limit for an unsettled delivery.
 const LONG_UNSTARTED: Duration = Duration::from_secs(10 * 60);
+
+/// How much of a reason is logged, in characters.
+const LOGGED_REASON: usize = 500;
 
 /// One delivery that is not settled yet.
 struct Entry {
@@ -42,20 +46,6 @@ struct Entry {
     wait_until: Instant,
     /// When no wait may hold it any longer, once it has waited.
     hold_until: Option<Instant>,
-}
-
-/// What the admin threads found out.
-pub(super) enum Finding {
-    Rung {
-        delay: Duration,
-        result: Result<(), Failure>,
-    },
-    Redeclared {
-        target: Target,
-        result: Result<(), Failure>,
-    },
-    /// What was on a cluster node that is down has been declared.
-    Declared(Declaration),
 }
 
 /// What a consumer keeps from one subscription to the next.
@@ -80,13 +70,10 @@ pub(super) struct Settling<'a> {
     channel: &'a dyn Channel,
     reporter: Reporter,
     answers: Sender<CopyAnswer>,
-    findings: Sender<Finding>,
+    questions: Questions<'a>,
     ledger: BTreeMap<u64, Entry>,
     acks: Acks,
     held: BTreeSet<(Instant, u64)>,
-    /// Who waits for the answer to a question that has already been asked.
-    asking: HashMap<Duration, Vec<u64>>,
-    redeclaring: HashMap<Target, Vec<u64>>,
 }
 
 impl<'a> Settling<'a> {
@@ -110,12 +97,10 @@ impl<'a> Settling<'a> {
                 reports,
             },
             answers,
-            findings,
+            questions: Questions::new(&context.uplink.admin, findings),
             ledger: BTreeMap::new(),
             acks: Acks::default(),
             held: BTreeSet::new(),
-            asking: HashMap::new(),
-            redeclaring: HashMap::new(),
         }
     }
 
@@ -216,7 +201,7 @@ impl<'a> Settling<'a> {
                 } else {
                     Event::RungThere
                 };
-                let waiting = self.asking.remove(&delay).unwrap_or_default();
+                let waiting = self.questions.waiting_for_rung(delay);
                 waiting
                     .into_iter()
                     .try_for_each(|tag| self.step(tag, &event))
@@ -236,13 +221,30 @@ impl<'a> Settling<'a> {
                 };
                 if let Err(failure) = result {
                     let queue = self.queue_of(target);
-                    warn!("{queue} could not be declared again: {failure}");
+                    // It fails again for every message, until a copy lands there.
+                    let level = if self.memory.warned.contains(&target) {
+                        Level::Debug
+                    } else {
+                        Level::Warn
+                    };
+                    log!(level, "{queue} could not be declared again: {failure}");
+                    if redeclared == Redeclared::NodeDown {
+                        self.note_down(&queue);
+                    }
                 }
-                let waiting = self.redeclaring.remove(&target).unwrap_or_default();
+                let waiting = self.questions.waiting_for_redeclared(target);
                 let event = Event::Redeclared(redeclared);
                 waiting
                     .into_iter()
                     .try_for_each(|tag| self.step(tag, &event))
+            }
+        }
+    }
+
+    fn note_down(&mut self, queue: &str) {
+        for declaration in set_aside_share(queue) {
+            if !self.memory.down.contains(&declaration) {
+                self.memory.down.push(declaration);
             }
         }
     }
@@ -254,16 +256,7 @@ impl<'a> Settling<'a> {
 
     /// Asks again for what was on a cluster node that is down, and warns of deliveries that nobody starts.
     pub(super) fn look_at_what_takes_long(&mut self) {
-        for declaration in &self.memory.down {
-            let declared = declaration.clone();
-            let findings = self.findings.clone();
-            let declare = Operation::Declare(declaration.clone());
-            self.uplink.admin.submit(declare, move |result| {
-                if result.is_ok() {
-                    drop(findings.send(Finding::Declared(declared)));
-                }
-            });
-        }
+        self.questions.ask_again(&self.memory.down);
         let now = self.services.clock.now();
         let mut unstarted = self.ledger.values().filter(|entry| {
             let age = now.saturating_duration_since(entry.since);
@@ -389,11 +382,17 @@ impl<'a> Settling<'a> {
     fn act(&mut self, tag: u64, effect: Effect) -> Result<(), Failure> {
         match effect {
             Effect::Nothing => {}
-            Effect::Check(delay) => self.check(tag, delay),
+            Effect::Check(delay) => {
+                let rung = self.queue_of(Target::Rung(delay));
+                self.questions.ask_for_rung(tag, delay, rung);
+            }
             Effect::WaitForRung(delay) => self.wait_for_rung(tag, delay),
             Effect::WaitOn => self.wait_on(tag),
             Effect::Copy(target) => self.copy(tag, target),
-            Effect::Redeclare(target) => self.redeclare(tag, target),
+            Effect::Redeclare(target) => {
+                let queue = self.queue_of(target);
+                self.questions.redeclare(tag, target, queue);
+            }
             Effect::Pause(target) => self.pause(tag, target),
             Effect::Ack => self.acks.ack(tag),
             Effect::Nack => {
@@ -431,6 +430,7 @@ impl<'a> Settling<'a> {
             End::Returned | End::Stale | End::Stranded => return,
         };
         if end == End::Acked && matches!(before, State::Copying { .. }) {
+            log_set_aside(queue, &entry);
             let landed = CopyLanded::new(queue, decided);
             self.services.metrics.copy_landed(&landed);
         }
@@ -474,51 +474,6 @@ impl<'a> Settling<'a> {
         publisher.copy(copy.message, tag, &self.reporter.generation, &self.answers);
     }
 
-    /// Asks whether a rung exists, unless that is being asked already.
-    fn check(&mut self, tag: u64, delay: Duration) {
-        let waiting = self.asking.entry(delay).or_default();
-        waiting.push(tag);
-        if waiting.len() > 1 {
-            return;
-        }
-        let rung = naming::retry_queue(&self.settings.queue, delay);
-        let check = Operation::Check(Declaration::durable_queue(rung, Headers::new()));
-        let findings = self.findings.clone();
-        self.uplink.admin.submit(check, move |result| {
-            drop(findings.send(Finding::Rung { delay, result }));
-        });
-    }
-
-    /// Declares a dead-letter or parked queue again. The copy goes through the default exchange, so the queue alone
-    /// decides; its binding is for what the broker dead-letters by itself.
-    fn redeclare(&mut self, tag: u64, target: Target) {
-        let waiting = self.redeclaring.entry(target).or_default();
-        waiting.push(tag);
-        if waiting.len() > 1 {
-            return;
-        }
-        let queue = self.queue_of(target);
-        let exchange = naming::DEAD_LETTER_EXCHANGE;
-        let rest = [
-            Declaration::direct_exchange(exchange),
-            Declaration::bound_by_name(&queue, exchange),
-        ];
-        let admin = &self.uplink.admin;
-        let findings = self.findings.clone();
-        let queue = Declaration::durable_queue(queue, Headers::new());
-        admin.submit(Operation::Declare(queue), move |result| {
-            drop(findings.send(Finding::Redeclared { target, result }));
-        });
-        for declaration in rest {
-            let line = declaration.to_string();
-            admin.submit(Operation::Declare(declaration), move |result| {
-                if let Err(failure) = result {
-                    warn!("{line} could not be declared again: {failure}");
-                }
-            });
-        }
-    }
-
     fn wait_for_rung(&mut self, tag: u64, delay: Duration) {
         let rung = naming::retry_queue(&self.settings.queue, delay);
         let wait = self.settings.policy.jittered(delay, rand::random());
@@ -532,8 +487,8 @@ impl<'a> Settling<'a> {
         }
         if let Some(entry) = self.ledger.get_mut(&tag) {
             entry.task.set_waiting(true);
-            let hold_until = *entry.hold_until.get_or_insert(now + longest);
-            entry.wait_until = hold_until.min(now + wait);
+            let hold_until = *entry.hold_until.get_or_insert(later(now, longest));
+            entry.wait_until = hold_until.min(later(now, wait));
         }
         self.wait_on(tag);
     }
@@ -588,6 +543,24 @@ impl<'a> Settling<'a> {
             Target::DeadLetter => naming::dead_letter_queue(source),
             Target::Parked => naming::parked_queue(source),
         }
+    }
+}
+
+fn log_set_aside(queue: &str, entry: &Entry) {
+    let (end, reason) = match &entry.decision {
+        Some(Decision::DeadLetter { reason, .. }) => ("dead-lettered", reason),
+        Some(Decision::Park { reason }) => ("parked", reason),
+        _ => return,
+    };
+    let id = entry
+        .task
+        .opened()
+        .map_or("", |opened| opened.envelope.id());
+    if reason.starts_with(UNDECODABLE) {
+        debug!("{queue}: {id} was {end}: {UNDECODABLE}");
+    } else {
+        let reason: String = reason.chars().take(LOGGED_REASON).collect();
+        debug!("{queue}: {id} was {end}: {}", reason.escape_debug());
     }
 }
 

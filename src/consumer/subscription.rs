@@ -11,6 +11,7 @@ use crate::link::{Backoff, Over, Uplink};
 use crate::metrics::Subscribed;
 use crate::retry::Rung;
 use crate::shutdown::Deadline;
+use crate::transport::Failure;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 use log::{info, warn};
 use parking_lot::Mutex;
@@ -126,12 +127,8 @@ enum Next {
 
 impl ConsumerThread {
     fn run(mut self, uplink: Uplink) {
-        let served = catch_unwind(AssertUnwindSafe(|| self.serve(uplink)));
+        self.serve(uplink);
         self.shared.running.store(false, Ordering::Release);
-        if served.is_err() {
-            let label = &self.settings.label;
-            warn!("{label}: the consumer thread panicked, which counts as the loss of its channel");
-        }
         self.shared.pool.close();
     }
 
@@ -140,7 +137,8 @@ impl ConsumerThread {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let began = clock.now();
-            let trouble = match self.subscribe_and_serve(&uplink) {
+            let ended = catch_unwind(AssertUnwindSafe(|| self.subscribe_and_serve(&uplink)));
+            let trouble = match ended.unwrap_or_else(|_| Err(self.panicked())) {
                 Ok(Ending::Drained(_)) => {
                     info!("{}: consuming ended", self.settings.label);
                     return;
@@ -161,6 +159,11 @@ impl ConsumerThread {
             warn!("{}: not consuming: {trouble}", self.settings.label);
             self.shared.running.store(false, Ordering::Release);
             *self.shared.trouble.lock() = Some(trouble);
+            if self.shared.pool.is_shut() {
+                // Whether it has come already or not: there was a stop.
+                *self.shared.end.lock() = Some(End::default());
+                return;
+            }
             match self.next(uplink, &mut backoff) {
                 Next::Again(next) => uplink = next,
                 Next::Stopped => {
@@ -169,6 +172,20 @@ impl ConsumerThread {
                 }
             }
         }
+    }
+
+    /// A panic on this thread counts as the loss of its channel.
+    fn panicked(&self) -> Error {
+        if let Some(generation) = &*self.shared.generation.lock() {
+            generation.end();
+        }
+        self.shared.pool.take_back();
+        self.services.publisher.look_again();
+        let action = format!("the queue {:?} was consumed", self.settings.queue);
+        Error::broker(
+            action,
+            Failure::Lost("the consumer thread panicked".to_owned()),
+        )
     }
 
     /// Waits until there is a link to subscribe over, the pause is over, and a handler could run.

@@ -161,14 +161,44 @@ pub(super) fn handling<R>(
     result
 }
 
-/// When this thread runs a handler, its delivery is not waited for by any drain: it is about to wait for one itself.
-/// Whether it does.
-pub(crate) fn do_not_wait_for_this_handler() -> bool {
-    HANDLING.with_borrow(|handling| {
-        if let Some((task, control)) = handling {
-            task.unwaited.store(true, Ordering::Release);
-            drop(control.send(Control::LookAgain));
+/// The mark that a call has made on the delivery whose handler makes the call.
+#[must_use]
+pub(crate) struct Unwaited {
+    in_handler: bool,
+    /// Unless an earlier call had made it.
+    marked: Option<(Arc<Task>, Sender<Control>)>,
+}
+
+impl Unwaited {
+    pub(crate) fn is_in_handler(&self) -> bool {
+        self.in_handler
+    }
+
+    /// Whether the handler belongs to the consumer with this `control`.
+    pub(super) fn is_of(&self, control: &Sender<Control>) -> bool {
+        let marked = self.marked.as_ref();
+        marked.is_some_and(|(_, own)| own.same_channel(control))
+    }
+
+    /// The call is over and has not ended the handler's own consumer, whose drain, when it comes, waits for it as for any.
+    pub(crate) fn lift(self) {
+        if let Some((task, _)) = self.marked {
+            task.unwaited.store(false, Ordering::Release);
         }
-        handling.is_some()
+    }
+}
+
+/// When this thread runs a handler, its delivery is not waited for by any drain: it is about to wait for one itself.
+pub(crate) fn do_not_wait_for_this_handler() -> Unwaited {
+    HANDLING.with_borrow(|handling| {
+        let mark = |(task, control): &(Arc<Task>, Sender<Control>)| {
+            let marked = !task.unwaited.swap(true, Ordering::AcqRel);
+            drop(control.send(Control::LookAgain));
+            marked.then(|| (task.clone(), control.clone()))
+        };
+        Unwaited {
+            in_handler: handling.is_some(),
+            marked: handling.as_ref().and_then(mark),
+        }
     })
 }

@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+/// A pause of zero would be a hot loop,
+const SHORTEST: Duration = Duration::from_millis(10);
+/// and one that no clock can add to the present would be a panic.
+const LONGEST: Duration = Duration::from_secs(60 * 60 * 24 * 365);
+
 /// Pauses that double from the first to the longest, spread by a fifth both ways so that a fleet does not try in step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
@@ -9,21 +14,26 @@ pub(crate) struct Backoff {
     longest: Duration,
     next: Duration,
     last: Duration,
+    /// Something has been tried since pauses began anew.
+    tried: bool,
 }
 
 impl Backoff {
     pub(crate) fn new(first: Duration, longest: Duration) -> Self {
-        let longest = longest.max(first);
+        let first = first.clamp(SHORTEST, LONGEST);
+        let longest = longest.clamp(first, LONGEST);
         Self {
             first,
             longest,
             next: first,
             last: Duration::ZERO,
+            tried: false,
         }
     }
 
     /// The next pause; `uniform` is a random number from 0 to 1.
     pub(crate) fn pause(&mut self, uniform: f64) -> Duration {
+        self.tried = true;
         self.last = self.next;
         self.next = self.next.saturating_mul(2).min(self.longest);
         self.last.mul_f64(0.8 + 0.4 * uniform.clamp(0.0, 1.0))
@@ -33,13 +43,18 @@ impl Backoff {
     /// goes down at once must not be tried in a hot loop.
     pub(crate) fn lasted(&mut self, life: Duration) {
         if life > self.last.max(self.first) {
-            *self = Self::new(self.first, self.longest);
+            self.reset();
         }
     }
 
-    /// Whether nothing has failed since pauses began anew: the first try needs no pause.
-    pub(crate) fn is_fresh(&self) -> bool {
-        self.last.is_zero()
+    /// Whether the next try needs no pause: only the first one since pauses began anew.
+    pub(crate) fn is_at_once(&mut self) -> bool {
+        !std::mem::replace(&mut self.tried, true)
+    }
+
+    /// Pauses begin anew.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::new(self.first, self.longest);
     }
 }
 
@@ -63,13 +78,36 @@ mod tests {
     #[test]
     fn begins_anew_only_after_a_life_longer_than_the_last_pause() {
         let mut backoff = Backoff::new(500 * MS, 30_000 * MS);
-        assert!(backoff.is_fresh());
+        assert!(backoff.is_at_once() && !backoff.is_at_once());
         pauses(&mut backoff, 3);
         backoff.lasted(1_999 * MS);
         assert_eq!(pauses(&mut backoff, 1), [4000]);
         backoff.lasted(4_001 * MS);
-        assert!(backoff.is_fresh());
+        assert!(backoff.is_at_once());
         assert_eq!(pauses(&mut backoff, 1), [500]);
+        assert!(!backoff.is_at_once());
+    }
+
+    #[test]
+    fn what_comes_up_and_goes_down_at_once_is_tried_at_once_only_once() {
+        let mut backoff = Backoff::new(500 * MS, 30_000 * MS);
+        backoff.lasted(MS);
+        assert!(backoff.is_at_once());
+        backoff.lasted(MS);
+        assert!(!backoff.is_at_once());
+    }
+
+    #[test]
+    fn no_option_makes_a_hot_loop_or_an_overflow() {
+        let mut backoff = Backoff::new(Duration::ZERO, Duration::ZERO);
+        assert_eq!(pauses(&mut backoff, 2), [10, 10]);
+        let mut backoff = Backoff::new(Duration::MAX, Duration::MAX);
+        let longest = backoff.pause(1.0);
+        assert!(
+            std::time::SystemTime::UNIX_EPOCH
+                .checked_add(longest)
+                .is_some()
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Making links: each attempt in a thread of its own, because a name look-up cannot be interrupted.
 
-use crate::clock::monotonic;
+use crate::clock::{later, monotonic};
 use crate::transport::{Dialled, KillSwitch, Transport};
 use crossbeam_channel::bounded;
 use parking_lot::Mutex;
@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// No connection came about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +39,8 @@ impl Sockets {
         if switches.closed {
             kill.throw();
         } else {
-            // Two sockets live at a time; what came before them is dead, and throwing its switch again is harmless.
-            let surplus = switches.armed.len().saturating_sub(7);
-            switches.armed.drain(..surplus);
+            // Those that nobody else holds any more have done their duty.
+            switches.armed.retain(KillSwitch::is_in_use);
             switches.armed.push(kill);
         }
     }
@@ -110,9 +109,7 @@ impl Dialler {
             address: transport.address(),
             reason,
         };
-        let limit = monotonic()
-            .checked_add(self.limit)
-            .unwrap_or_else(|| far_from(monotonic()));
+        let limit = later(monotonic(), self.limit);
         let (reply, answer) = bounded(1);
         let armed = Arc::new(Mutex::new(None::<KillSwitch>));
         let attempt = {
@@ -141,9 +138,4 @@ impl Dialler {
             }
         }
     }
-}
-
-/// What an overflowing limit comes to: later than any process lives.
-fn far_from(now: Instant) -> Instant {
-    now + Duration::from_secs(60 * 60 * 24 * 365)
 }

@@ -1,6 +1,7 @@
 //! The mark on everything that belongs to one channel.
 
 use super::{Over, OverSignal};
+use crate::transport::Activity;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// message that the broker already has back. Draining it ends the waits only.
 #[derive(Debug)]
 pub(crate) struct Generation {
+    activity: Activity,
     live: AtomicBool,
     draining: AtomicBool,
     waits: Mutex<Option<Over>>,
@@ -17,9 +19,10 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(activity: Activity) -> Self {
         let (waits, waits_over) = Over::new();
         Self {
+            activity,
             live: AtomicBool::new(true),
             draining: AtomicBool::new(false),
             waits: Mutex::new(Some(waits)),
@@ -33,6 +36,12 @@ impl Generation {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
+    }
+
+    /// Whether its connection has been silent for so long that it may be dead already: then no copy is written, because
+    /// the broker may have the message back.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.activity.is_silent()
     }
 
     /// The channel is gone.

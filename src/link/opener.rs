@@ -1,7 +1,7 @@
 //! The thread that owns a connection: it opens channels, watches for the end, and closes.
 
 use super::{Over, OverSignal};
-use crate::transport::{self, Channel, Dialled, Failure, KillSwitch, LinkEvent};
+use crate::transport::{self, Activity, Channel, Dialled, Failure, KillSwitch, LinkEvent};
 use crossbeam_channel::{Receiver, Select, Sender, bounded, select_biased, unbounded};
 use log::debug;
 use parking_lot::Mutex;
@@ -32,6 +32,7 @@ pub(crate) struct Link {
     requests: Sender<Request>,
     kill: KillSwitch,
     frame_max: usize,
+    activity: Activity,
     gone: OverSignal,
     reason: Arc<Mutex<Option<String>>>,
 }
@@ -50,6 +51,7 @@ impl Link {
             link: dialled.link,
             requests: inbox,
             reason: reason.clone(),
+            kill: dialled.kill.clone(),
             _over: over,
         };
         thread::Builder::new()
@@ -59,6 +61,7 @@ impl Link {
             requests,
             kill: dialled.kill,
             frame_max: dialled.frame_max,
+            activity: dialled.activity,
             gone,
             reason,
         }))
@@ -104,6 +107,11 @@ impl Link {
         self.frame_max
     }
 
+    /// When something last arrived.
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.activity
+    }
+
     /// The failure that a call meets once the connection is gone.
     pub(crate) fn lost(&self) -> Failure {
         Failure::Lost(
@@ -119,6 +127,7 @@ struct Opener {
     link: Box<dyn transport::Link>,
     requests: Receiver<Request>,
     reason: Arc<Mutex<Option<String>>>,
+    kill: KillSwitch,
     _over: Over,
 }
 
@@ -129,6 +138,8 @@ impl Opener {
             Ok(()) => "it was closed".to_owned(),
             Err(reason) => reason,
         };
+        // A client that gave up by itself has closed nothing yet, and the broker would keep what is unsettled.
+        self.kill.throw();
         debug!("connection ended: {reason}");
         *self.reason.lock() = Some(reason.clone());
         notify(LinkNotice::Gone(reason));

@@ -2,8 +2,8 @@
 
 use super::tracker::{Answer, Tracker};
 use super::{Job, PublishResult, UnknownCause, Waiter};
-use crate::clock::monotonic;
-use crate::transport::{Channel, Confirms, Failure, Gone};
+use crate::clock::{later, monotonic};
+use crate::transport::{Channel, Confirms, Failure, Gone, Outgoing};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -29,11 +29,13 @@ pub(super) struct Lane {
     suspect_in_flight: bool,
     tracker: Tracker<(Waiter, Instant)>,
     confirm_timeout: Duration,
+    window: usize,
 }
 
 impl Lane {
     pub(super) fn new(confirm_timeout: Duration) -> Self {
         Self {
+            window: WINDOW,
             open: None,
             waiting: VecDeque::new(),
             suspects: VecDeque::new(),
@@ -41,6 +43,21 @@ impl Lane {
             tracker: Tracker::new(),
             confirm_timeout,
         }
+    }
+
+    /// A lane with one message in flight at a time.
+    pub(super) fn one_at_a_time(confirm_timeout: Duration) -> Self {
+        Self {
+            window: 1,
+            ..Self::new(confirm_timeout)
+        }
+    }
+
+    /// Takes the waiting jobs that `wanted` says, in order.
+    pub(super) fn take(&mut self, wanted: impl Fn(&Job) -> bool) -> VecDeque<Job> {
+        let (taken, kept) = self.waiting.drain(..).partition(wanted);
+        self.waiting = kept;
+        taken
     }
 
     pub(super) fn push(&mut self, job: Job) {
@@ -57,12 +74,21 @@ impl Lane {
 
     /// Whether somebody waits for an answer. Nobody does for a ghost's.
     pub(super) fn has_outstanding(&self) -> bool {
-        self.tracker.len() > self.tracker.ghosts()
+        self.tracker.len() > self.tracker.ghosts().0
     }
 
-    /// Half the window without answers: the channel is better given up.
+    /// Half the window without answers, or the one message that all others wait for: the channel is better given up.
     pub(super) fn is_haunted(&self) -> bool {
-        self.tracker.ghosts() >= WINDOW / 2
+        let (ghosts, bytes) = self.tracker.ghosts();
+        ghosts >= self.window.div_ceil(2)
+            || bytes >= WINDOW_BYTES / 2
+            || self.suspect_in_flight && ghosts > 0
+    }
+
+    /// The exchange of a message whose limit has passed.
+    pub(super) fn late_exchange(&self) -> Option<String> {
+        let late = self.tracker.late(monotonic()).next();
+        late.map(|message| message.exchange.clone())
     }
 
     pub(super) fn next_limit(&self) -> Option<Instant> {
@@ -85,19 +111,28 @@ impl Lane {
     }
 
     fn write_on(&mut self, channel: &dyn Channel) -> Result<(), Failure> {
-        while let Some(job) = self.next_job() {
+        while !self.waits_for_silence()
+            && let Some(job) = self.next_job()
+        {
             if !is_wanted(&job.waiter) {
                 continue;
             }
             let written = channel.publish(&job.message);
-            let limit = monotonic()
-                .checked_add(self.confirm_timeout)
-                .unwrap_or_else(monotonic);
+            let limit = later(monotonic(), self.confirm_timeout);
             self.tracker
                 .written(job.message, limit, (job.waiter, job.since));
             written?;
         }
         Ok(())
+    }
+
+    /// Whether the next copy's own connection is silent: it is not written until that has spoken again, or has died.
+    pub(super) fn waits_for_silence(&self) -> bool {
+        let next = self.suspects.front().or(self.waiting.front());
+        next.is_some_and(|job| match &job.waiter {
+            Waiter::Consumer { generation, .. } => generation.is_live() && generation.is_silent(),
+            Waiter::Caller(_) => false,
+        })
     }
 
     fn next_job(&mut self) -> Option<Job> {
@@ -113,7 +148,7 @@ impl Lane {
             return self.suspects.pop_front();
         }
         let body = self.waiting.front()?.message.body.len();
-        let fits = self.tracker.len() < WINDOW && self.tracker.bytes() + body <= WINDOW_BYTES;
+        let fits = self.tracker.len() < self.window && self.tracker.bytes() + body <= WINDOW_BYTES;
         if fits || self.tracker.is_empty() {
             self.waiting.pop_front()
         } else {
@@ -124,7 +159,7 @@ impl Lane {
     /// Takes in what the broker answered; each answer goes to its waiter through `answered`.
     pub(super) fn receive(
         &mut self,
-        answered: &mut dyn FnMut(Waiter, Instant, PublishResult),
+        answered: &mut dyn FnMut(Waiter, Instant, PublishResult, Outgoing),
     ) -> Received {
         let Some(open) = &self.open else {
             return Received::Nothing;
@@ -142,13 +177,13 @@ impl Lane {
             stray |= !self.tracker.mark_returned(&returned);
         }
         for confirm in confirms {
-            for ((waiter, since), answer) in self.tracker.confirm(confirm) {
+            for ((waiter, since), message, answer) in self.tracker.confirm(confirm) {
                 let result = match answer {
                     Answer::Confirmed => PublishResult::Confirmed,
                     Answer::Returned(text) => PublishResult::Unroutable(text),
                     Answer::Nacked => PublishResult::Nacked,
                 };
-                answered(waiter, since, result);
+                answered(waiter, since, result, message);
             }
         }
         match (gone, stray) {

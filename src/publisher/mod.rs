@@ -4,15 +4,17 @@
 //! caller of `publish` waits.
 
 mod lane;
+mod opening;
 mod reply;
 mod thread;
 mod tracker;
 
 use crate::clock::monotonic;
-use crate::link::{Backoff, Dialler, Generation};
+use crate::link::{Backoff, Dialler, Generation, Link};
 use crate::metrics::{Metrics, PublishOutcome, Published};
 use crate::transport::Outgoing;
 use crossbeam_channel::{Sender, unbounded};
+use log::warn;
 use parking_lot::Mutex;
 use reply::{Pending, Reply, reply};
 use std::io;
@@ -67,10 +69,10 @@ enum Command {
     Publish(Job),
     /// Look again at what waits: a drain has begun, or a generation has ended.
     LookAgain,
-    /// The broker can be reached again: a pause before the next attempt is over.
-    Reachable,
+    /// The broker is there: a lost link need not wait for the end of its pause.
+    TryNow,
     /// The link is there, or could not be made.
-    Opened(thread::Opening),
+    Opened(opening::Opening),
     Notice {
         link: u64,
         notice: crate::link::LinkNotice,
@@ -103,8 +105,17 @@ pub(crate) struct PublisherSettings {
     pub(crate) metrics: Metrics,
     pub(crate) confirm_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    /// Between attempts to make the link again.
     pub(crate) backoff: Backoff,
     pub(crate) view: Arc<Mutex<PublisherView>>,
+    pub(crate) writing: Arc<Mutex<Option<Writing>>>,
+}
+
+/// A write that is under way: it blocks for as long as the broker does not read.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    since: Instant,
+    link: Arc<Link>,
 }
 
 /// What can be seen of the publishing side without asking it.
@@ -230,6 +241,20 @@ impl Publisher {
         since.checked_add(confirm_timeout.checked_add(*connect_timeout)?)
     }
 
+    /// Gives up a link whose socket has taken nothing for as long as a confirm may take, while a write waits for that: the
+    /// publisher, which is stuck in the write, cannot do it.
+    pub(crate) fn give_up_stuck_write(&self) {
+        let writing = self.settings.writing.lock();
+        if let Some(Writing { since, link }) = &*writing {
+            let limit = self.settings.confirm_timeout;
+            let moved = link.activity().last_write().elapsed();
+            if since.elapsed() >= limit && moved >= limit {
+                warn!("the broker takes nothing that is published: the connection is given up");
+                link.kill();
+            }
+        }
+    }
+
     pub(crate) fn view(&self) -> PublisherView {
         self.settings.view.lock().clone()
     }
@@ -239,9 +264,9 @@ impl Publisher {
         self.send(Command::LookAgain);
     }
 
-    /// The consuming link is up again, so the publishing link need not pause any longer.
-    pub(crate) fn reachable(&self) {
-        self.send(Command::Reachable);
+    /// The broker has just been reached: a lost link is made again without waiting for the end of its pause.
+    pub(crate) fn try_now(&self) {
+        self.send(Command::TryNow);
     }
 
     /// Ends publishing: what waits is answered as not sent, what is in flight as unknown.

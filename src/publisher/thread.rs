@@ -1,8 +1,10 @@
 //! The publisher thread: owns the publishing link's channels, pipelines, and answers.
 
-use super::lane::{ConfirmChannel, Lane, Received};
+use super::lane::{Lane, Received};
+use super::opening::{Opened, confirm_channel, open};
 use super::{
-    Command, PublishResult, PublisherSettings, PublisherView, UnknownCause, Waiter, blocked_text,
+    Command, PublishResult, PublisherSettings, PublisherView, UnknownCause, Waiter, Writing,
+    blocked_text,
 };
 use crate::clock::monotonic;
 use crate::link::{Backoff, Link, LinkNotice, Over, OverSignal};
@@ -11,20 +13,14 @@ use crate::shutdown::Deadline;
 use crate::transport::Failure;
 use crossbeam_channel::{Receiver, Select, Sender};
 use log::{debug, warn};
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The publishing link as it comes from the thread that opened it.
-pub(super) type Opening = Result<Opened, String>;
-
-pub(super) struct Opened {
-    number: u64,
-    link: Arc<Link>,
-    copies: ConfirmChannel,
-    publishes: ConfirmChannel,
-}
+/// How often a connection that has fallen silent is looked at.
+const SILENCE_LOOK: Duration = Duration::from_millis(200);
 
 enum State {
     /// Not needed yet, or lost: the next message opens it, not before the instant.
@@ -44,6 +40,8 @@ pub(super) fn start(
     let mut publisher = PublisherThread {
         copies: Lane::new(settings.confirm_timeout),
         publishes: Lane::new(settings.confirm_timeout),
+        trials: Lane::one_at_a_time(settings.confirm_timeout),
+        proven: HashSet::new(),
         backoff: settings.backoff,
         settings,
         inbox,
@@ -78,6 +76,10 @@ struct PublisherThread {
     blocked: Option<(String, Instant)>,
     copies: Lane,
     publishes: Lane,
+    /// Callers' publishes to an exchange that may not exist, or not be open to this user: that closes the channel, and must
+    /// cost nobody else anything. One at a time, until one has been answered.
+    trials: Lane,
+    proven: HashSet<String>,
     stopping: Option<Deadline>,
 }
 
@@ -85,12 +87,14 @@ impl PublisherThread {
     fn run(&mut self) {
         loop {
             self.wait();
+            // Whoever was woken together hands over together: fewer and larger batches.
+            thread::yield_now();
             while let Ok(command) = self.inbox.try_recv() {
                 self.obey(command);
             }
-            self.receive();
-            self.expire();
-            self.write();
+            self.watched(Self::receive);
+            self.watched(Self::expire);
+            self.watched(Self::write);
             self.show();
             if self.is_finished() {
                 break;
@@ -103,7 +107,7 @@ impl PublisherThread {
     fn wait(&self) {
         let mut select = Select::new();
         select.recv(&self.inbox);
-        for lane in [&self.copies, &self.publishes] {
+        for lane in [&self.copies, &self.publishes, &self.trials] {
             if let Some(open) = &lane.open {
                 open.confirms.watch(&mut select);
             }
@@ -112,9 +116,17 @@ impl PublisherThread {
             State::Absent { not_before } if self.is_needed() => not_before,
             _ => None,
         };
+        let silence = self
+            .copies
+            .waits_for_silence()
+            .then(|| monotonic() + SILENCE_LOOK);
+        // While the broker has blocked the connection nothing happens at a copy's limit.
+        let copies = self.copies.next_limit().filter(|_| self.blocked.is_none());
         let limits = [
-            self.copies.next_limit(),
+            silence,
+            copies,
             self.publishes.next_limit(),
+            self.trials.next_limit(),
             retry,
             self.stopping.and_then(Deadline::instant),
         ];
@@ -129,14 +141,11 @@ impl PublisherThread {
             Command::Copy(job) => self.copies.push(job),
             Command::Publish(job) => match self.refusal() {
                 Some(reason) => job.waiter.answer(PublishResult::NotSent(reason)),
-                None => self.publishes.push(job),
+                None if self.proven.contains(&job.message.exchange) => self.publishes.push(job),
+                None => self.trials.push(job),
             },
             Command::LookAgain => {}
-            Command::Reachable => {
-                if let State::Absent { not_before } = &mut self.state {
-                    *not_before = None;
-                }
-            }
+            Command::TryNow => self.try_now(),
             Command::Opened(Ok(opened)) => self.opened(opened),
             Command::Opened(Err(reason)) => self.not_opened(&reason),
             Command::Notice { link, notice } if link == self.number => self.notice(notice),
@@ -168,6 +177,7 @@ impl PublisherThread {
         self.down = None;
         self.copies.open = Some(opened.copies);
         self.publishes.open = Some(opened.publishes);
+        self.trials.open = Some(opened.trials);
         self.state = State::Ready(opened.link);
     }
 
@@ -181,8 +191,16 @@ impl PublisherThread {
         self.down = Some(reason.to_owned());
     }
 
+    fn try_now(&mut self) {
+        self.backoff.reset();
+        if let State::Absent { not_before } = &mut self.state {
+            *not_before = None;
+        }
+    }
+
     fn refuse_callers(&mut self, reason: &str) {
-        for waiter in self.publishes.withdraw(|_| true) {
+        let waiting = self.publishes.withdraw(|_| true).into_iter();
+        for waiter in waiting.chain(self.trials.withdraw(|_| true)) {
             waiter.answer(PublishResult::NotSent(reason.to_owned()));
         }
     }
@@ -194,14 +212,19 @@ impl PublisherThread {
         }
         self.receive();
         let cause = UnknownCause::Lost(reason.to_owned());
-        for (waiter, since) in self.copies.lose().into_iter().chain(self.publishes.lose()) {
-            self.answer(waiter, since, PublishResult::Unknown(cause.clone()));
+        for which in LANES {
+            for (waiter, since) in self.lane(which).lose() {
+                self.answer(waiter, since, PublishResult::Unknown(cause.clone()));
+            }
         }
+        self.proven.clear();
         self.refuse_callers(&format!("the connection was lost: {reason}"));
         self.blocked = None;
+        // What that link still has to say comes too late, and must not be taken for the next one's.
+        self.number += 1;
         self.down = Some(reason.to_owned());
         self.backoff.lasted(self.opened_at.elapsed());
-        let not_before = if self.backoff.is_fresh() {
+        let not_before = if self.backoff.is_at_once() {
             None
         } else {
             monotonic().checked_add(self.backoff.pause(rand::random()))
@@ -209,9 +232,9 @@ impl PublisherThread {
         self.state = State::Absent { not_before };
     }
 
-    /// Reads confirms and returns on both channels.
+    /// Reads confirms and returns on every channel.
     fn receive(&mut self) {
-        for which in [Which::Copies, Which::Publishes] {
+        for which in LANES {
             match self.receive_on(which) {
                 Received::Nothing => {}
                 Received::StrayReturn => {
@@ -226,24 +249,52 @@ impl PublisherThread {
         let mut answered = Vec::new();
         let received = self
             .lane(which)
-            .receive(&mut |waiter, since, result| answered.push((waiter, since, result)));
-        for (waiter, since, result) in answered {
+            .receive(&mut |waiter, since, result, message| {
+                answered.push((waiter, since, result, message.exchange));
+            });
+        for (waiter, since, result, exchange) in answered {
             self.answer(waiter, since, result);
+            if matches!(which, Which::Trials) {
+                self.proven(exchange);
+            }
         }
         received
     }
 
+    /// An answer came, so that publishing there closes no channel: what waits for that exchange may go with the rest.
+    fn proven(&mut self, exchange: String) {
+        for job in self.trials.take(|job| job.message.exchange == exchange) {
+            self.publishes.push(job);
+        }
+        self.proven.insert(exchange);
+    }
+
     fn expire(&mut self) {
+        let mut late = self.publishes.expire();
         if self.blocked.is_none() {
-            for (waiter, since) in self.copies.expire() {
-                self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Timeout));
+            late.extend(self.copies.expire());
+            // Whatever holds up the answer, the broker would have closed the channel long ago: the next to that exchange need
+            // not wait for each other.
+            if let Some(exchange) = self.trials.late_exchange() {
+                self.proven(exchange);
             }
         }
-        for (waiter, since) in self.publishes.expire() {
+        late.extend(self.trials.expire());
+        // A link that has said nothing since they were written is given up before their messages go back: what is still
+        // under way must not arrive after that.
+        if let State::Ready(link) = &self.state
+            && !late.is_empty()
+            && self.blocked.is_none()
+            && link.activity().last_read().elapsed() >= self.settings.confirm_timeout
+        {
+            link.kill();
+        }
+        for (waiter, since) in late {
             self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Timeout));
         }
-        for which in [Which::Copies, Which::Publishes] {
-            if self.lane(which).is_haunted() {
+        // A broker that reads nothing does not answer the close of a channel either.
+        for which in LANES {
+            if self.blocked.is_none() && self.lane(which).is_haunted() {
                 self.replace_channel(which, "too many publishes have had no answer");
             }
         }
@@ -263,7 +314,7 @@ impl PublisherThread {
             State::Opening => {}
             State::Ready(_) if self.blocked.is_some() => {}
             State::Ready(_) => {
-                for which in [Which::Copies, Which::Publishes] {
+                for which in LANES {
                     // Again on the new channel: nothing else may come that would wake this thread.
                     while let Err(failure) = self.lane(which).write() {
                         debug!("a publish was not taken: {failure}");
@@ -274,6 +325,18 @@ impl PublisherThread {
                 }
             }
         }
+    }
+
+    /// Does what may block while the broker does not read, so that others can see that it does.
+    fn watched(&mut self, work: fn(&mut Self)) {
+        if let State::Ready(link) = &self.state {
+            *self.settings.writing.lock() = Some(Writing {
+                since: monotonic(),
+                link: link.clone(),
+            });
+        }
+        work(self);
+        self.settings.writing.lock().take();
     }
 
     /// A drain does not wait for a link that was lost or is blocked: its copies were never written, so their messages go
@@ -296,6 +359,8 @@ impl PublisherThread {
     /// Opens the publishing link on a thread of its own.
     fn open(&mut self) {
         self.number += 1;
+        // What an old link said late does not hold for the new one, and can never be taken back.
+        self.blocked = None;
         self.state = State::Opening;
         let (number, settings, commands) =
             (self.number, self.settings.clone(), self.commands.clone());
@@ -322,6 +387,10 @@ impl PublisherThread {
         match failure {
             Some(Failure::Refused { text, .. }) => {
                 warn!("the broker closed a publishing channel: {text}");
+                if matches!(which, Which::Publishes) {
+                    // One of them has been deleted or closed to this user.
+                    self.proven.clear();
+                }
                 for (waiter, since, result) in self.lane(which).channel_closed(&text) {
                     self.answer(waiter, since, result);
                 }
@@ -397,13 +466,14 @@ impl PublisherThread {
     }
 
     fn has_waiting(&self) -> bool {
-        self.copies.has_waiting() || self.publishes.has_waiting()
+        self.copies.has_waiting() || self.publishes.has_waiting() || self.trials.has_waiting()
     }
 
     fn is_finished(&self) -> bool {
         let idle = !self.has_waiting()
             && !self.copies.has_outstanding()
-            && !self.publishes.has_outstanding();
+            && !self.publishes.has_outstanding()
+            && !self.trials.has_outstanding();
         self.stopping
             .is_some_and(|deadline| idle || deadline.has_passed())
     }
@@ -414,14 +484,14 @@ impl PublisherThread {
             // A broker that does not read answers no polite close either.
             link.kill();
         }
-        let waiting = self.copies.withdraw(|_| true).into_iter();
-        for waiter in waiting.chain(self.publishes.withdraw(|_| true)) {
-            waiter.answer(PublishResult::NotSent(closed.to_owned()));
-        }
-        let outstanding = self.copies.lose().into_iter();
-        for (waiter, since) in outstanding.chain(self.publishes.lose()) {
-            let cause = UnknownCause::Lost(closed.to_owned());
-            self.answer(waiter, since, PublishResult::Unknown(cause));
+        for which in LANES {
+            for waiter in self.lane(which).withdraw(|_| true) {
+                waiter.answer(PublishResult::NotSent(closed.to_owned()));
+            }
+            for (waiter, since) in self.lane(which).lose() {
+                let cause = UnknownCause::Lost(closed.to_owned());
+                self.answer(waiter, since, PublishResult::Unknown(cause));
+            }
         }
         if let State::Ready(link) = &self.state {
             link.close();
@@ -437,6 +507,7 @@ impl PublisherThread {
         match which {
             Which::Copies => &mut self.copies,
             Which::Publishes => &mut self.publishes,
+            Which::Trials => &mut self.trials,
         }
     }
 }
@@ -450,30 +521,7 @@ fn is_due(not_before: Option<Instant>) -> bool {
 enum Which {
     Copies,
     Publishes,
+    Trials,
 }
 
-fn open(number: u64, settings: &PublisherSettings, commands: &Sender<Command>) -> Opening {
-    let dialled = settings.dialler.dial().map_err(|error| error.to_string())?;
-    let commands = commands.clone();
-    let notify = move |notice| {
-        drop(commands.send(Command::Notice {
-            link: number,
-            notice,
-        }))
-    };
-    let link = Link::start(dialled, "publish", notify).map_err(|error| error.to_string())?;
-    let channel =
-        || confirm_channel(&link, settings.connect_timeout).map_err(|failure| failure.to_string());
-    Ok(Opened {
-        number,
-        copies: channel()?,
-        publishes: channel()?,
-        link: link.clone(),
-    })
-}
-
-fn confirm_channel(link: &Link, limit: Duration) -> Result<ConfirmChannel, Failure> {
-    let channel = link.open_channel(limit)?;
-    let confirms = channel.confirms()?;
-    Ok(ConfirmChannel { channel, confirms })
-}
+const LANES: [Which; 3] = [Which::Copies, Which::Publishes, Which::Trials];

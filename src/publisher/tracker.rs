@@ -69,11 +69,22 @@ impl<T> Tracker<T> {
         self.bytes
     }
 
-    pub(super) fn ghosts(&self) -> usize {
-        self.outstanding
-            .values()
+    /// How many ghosts there are, and the bytes of their bodies.
+    pub(super) fn ghosts(&self) -> (usize, usize) {
+        let ghosts = self.outstanding.values();
+        ghosts
             .filter(|entry| entry.waiter.is_none())
-            .count()
+            .fold((0, 0), |(count, bytes), ghost| {
+                (count + 1, bytes + ghost.message.body.len())
+            })
+    }
+
+    /// The messages whose limit has passed, and that are no ghosts yet.
+    pub(super) fn late(&self, now: Instant) -> impl Iterator<Item = &Outgoing> {
+        let entries = self.outstanding.values();
+        entries
+            .filter(move |entry| entry.waiter.is_some() && entry.limit <= now)
+            .map(|entry| &entry.message)
     }
 
     /// Marks every message that `returned` may be. Marking too many costs a duplicate, too few would lose a message;
@@ -95,7 +106,7 @@ impl<T> Tracker<T> {
     }
 
     /// The waiters that `confirm` answers. Every return that came before it must have been marked.
-    pub(super) fn confirm(&mut self, confirm: Confirm) -> Vec<(T, Answer)> {
+    pub(super) fn confirm(&mut self, confirm: Confirm) -> Vec<(T, Outgoing, Answer)> {
         let first = if confirm.multiple { 0 } else { confirm.tag };
         let tags: Vec<u64> = self
             .outstanding
@@ -112,7 +123,8 @@ impl<T> Tracker<T> {
                 (true, Some(text)) => Answer::Returned(text),
                 (true, None) => Answer::Confirmed,
             };
-            answered.extend(entry.waiter.map(|waiter| (waiter, answer)));
+            let Some(waiter) = entry.waiter else { continue };
+            answered.push((waiter, entry.message, answer));
         }
         answered
     }
@@ -167,6 +179,13 @@ mod tests {
     use crate::properties::Properties;
     use std::sync::Arc;
 
+    fn answers(tracker: &mut Tracker<String>, confirm: Confirm) -> Vec<(String, Answer)> {
+        let answered = tracker.confirm(confirm).into_iter();
+        answered
+            .map(|(waiter, _, answer)| (waiter, answer))
+            .collect()
+    }
+
     fn message(id: &str, queue: &str) -> Outgoing {
         Outgoing {
             exchange: String::new(),
@@ -214,7 +233,7 @@ mod tests {
     fn a_multiple_confirm_answers_all_below_it_and_keeps_returns_apart() {
         let mut tracker = tracker(&["a", "b", "c", "d"]);
         assert!(tracker.mark_returned(&returned("b", "q")));
-        let answers = tracker.confirm(ack(3, true));
+        let answers = answers(&mut tracker, ack(3, true));
         assert_eq!(
             answers,
             [
@@ -229,11 +248,14 @@ mod tests {
     #[test]
     fn a_nack_is_never_taken_for_an_ack() {
         let mut tracker = tracker(&["a", "b"]);
-        let answers = tracker.confirm(Confirm {
-            tag: 2,
-            multiple: true,
-            ack: false,
-        });
+        let answers = answers(
+            &mut tracker,
+            Confirm {
+                tag: 2,
+                multiple: true,
+                ack: false,
+            },
+        );
         assert!(
             answers.iter().all(|(_, answer)| *answer == Answer::Nacked),
             "{answers:?}"
@@ -248,7 +270,7 @@ mod tests {
         let returned_count = tracker
             .confirm(ack(3, true))
             .iter()
-            .filter(|(_, answer)| matches!(answer, Answer::Returned(_)))
+            .filter(|(_, _, answer)| matches!(answer, Answer::Returned(_)))
             .count();
         assert_eq!(returned_count, 2);
     }
@@ -259,7 +281,7 @@ mod tests {
         assert!(!tracker.mark_returned(&returned("a", "other")));
         assert!(!tracker.mark_returned(&returned("b", "q")));
         assert_eq!(
-            tracker.confirm(ack(1, false)),
+            answers(&mut tracker, ack(1, false)),
             [("a".to_owned(), Answer::Confirmed)]
         );
     }
@@ -271,9 +293,9 @@ mod tests {
             tracker.expire(monotonic() + Duration::from_secs(11)),
             ["a", "b"]
         );
-        assert_eq!((tracker.ghosts(), tracker.len()), (2, 2));
+        assert_eq!((tracker.ghosts(), tracker.len()), ((2, 20), 2));
         assert_eq!(tracker.next_limit(), None);
-        assert_eq!(tracker.confirm(ack(2, true)), []);
+        assert_eq!(answers(&mut tracker, ack(2, true)), []);
         assert!(tracker.is_empty());
         assert_eq!(tracker.bytes(), 0);
     }
@@ -282,11 +304,11 @@ mod tests {
     fn confirms_out_of_order_and_repeated_answer_once() {
         let mut tracker = tracker(&["a", "b", "c"]);
         assert_eq!(
-            tracker.confirm(ack(2, false)),
+            answers(&mut tracker, ack(2, false)),
             [("b".to_owned(), Answer::Confirmed)]
         );
-        assert_eq!(tracker.confirm(ack(2, false)), []);
-        assert_eq!(tracker.confirm(ack(3, true)).len(), 2);
-        assert_eq!(tracker.confirm(ack(9, true)), []);
+        assert_eq!(answers(&mut tracker, ack(2, false)), []);
+        assert_eq!(answers(&mut tracker, ack(3, true)).len(), 2);
+        assert_eq!(answers(&mut tracker, ack(9, true)), []);
     }
 }

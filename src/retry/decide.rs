@@ -25,6 +25,9 @@ pub(crate) enum Verdict {
     },
 }
 
+/// How the reason for a message that the codec refused begins. What follows may quote the body.
+pub(crate) const UNDECODABLE: &str = "could not be decoded";
+
 /// Where a message waits for its next attempt, and for how long before jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
@@ -67,7 +70,7 @@ pub(crate) fn decide(
             reason: format!("parked by the handler: {reason}"),
         },
         Verdict::Undecodable { message } => Decision::Park {
-            reason: format!("could not be decoded: {message}"),
+            reason: format!("{UNDECODABLE}: {message}"),
         },
         Verdict::Retry {
             reason,

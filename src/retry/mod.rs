@@ -7,7 +7,10 @@ mod explain;
 mod ladder;
 mod policy;
 
-pub(crate) use decide::{Decision, Verdict, Wait, decide};
+/// From here on a retry waits on the broker, unless something else is said.
+pub(crate) const DEFAULT_THRESHOLD: std::time::Duration = std::time::Duration::from_secs(30);
+
+pub(crate) use decide::{Decision, UNDECODABLE, Verdict, Wait, decide};
 pub use explain::{ExplainedAttempt, Explanation, NextStep};
 pub use ladder::{LadderError, RetryLadder, Rung};
 pub use policy::{PolicyError, RetryPolicy};

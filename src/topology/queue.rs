@@ -1,11 +1,8 @@
 //! A queue as the application describes it.
 
 use crate::headers::{HeaderValue, Headers};
-use crate::retry::RetryPolicy;
+use crate::retry::{DEFAULT_THRESHOLD, RetryPolicy};
 use std::time::Duration;
-
-/// From here on a retry waits on the broker, unless the queue says otherwise.
-const DEFAULT_RETRY_THRESHOLD: Duration = Duration::from_secs(30);
 
 /// A queue of a [`Topology`](super::Topology): durable and quorum unless said otherwise.
 ///
@@ -42,7 +39,7 @@ impl Queue {
             auto_delete: false,
             dead_letter: false,
             retry: None,
-            retry_threshold: DEFAULT_RETRY_THRESHOLD,
+            retry_threshold: DEFAULT_THRESHOLD,
             arguments: Headers::new(),
         }
     }

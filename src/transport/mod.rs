@@ -145,11 +145,7 @@ pub(crate) struct Dialled {
     pub(crate) kill: KillSwitch,
     /// The largest frame the broker takes, in bytes; `usize::MAX` when it set no limit.
     pub(crate) frame_max: usize,
-    /// What has arrived on its socket, and when.
-    #[expect(
-        dead_code,
-        reason = "the watch over heartbeats that reads it comes next"
-    )]
+    /// When something last arrived on its socket.
     pub(crate) activity: Activity,
 }
 
@@ -164,6 +160,11 @@ impl KillSwitch {
 
     pub(crate) fn throw(&self) {
         (self.0)();
+    }
+
+    /// Whether there is another holder of it.
+    pub(crate) fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 }
 

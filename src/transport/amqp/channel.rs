@@ -101,7 +101,12 @@ impl Channel for AmqpChannel {
                     auto_delete: *auto_delete,
                     arguments: table(arguments),
                 };
-                self.channel.queue_declare(name, options).map(drop)
+                // RabbitMQ 4 answers for a queue whose node is down only after more than a minute, because it counts its
+                // messages for the answer. Not asked for one it compares the arguments at once. The second call waits
+                // until that is done.
+                self.channel
+                    .queue_declare_nowait(name, options)
+                    .and_then(|_| self.channel.qos(0, 1, false))
             }
             Declaration::Binding {
                 queue,

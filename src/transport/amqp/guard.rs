@@ -11,6 +11,7 @@
 //! | a value of a type it does not know, or longer than its table | lose it and every header behind it | the rest of that table as one byte array |
 //! | properties that end too early | end the connection, at each redelivery again | the properties before |
 //! | frames on a channel that the broker has closed | end the connection | heartbeats, which it ignores |
+//! | a connection.tune without heartbeats | send none, and notice no dead peer | one that leaves them to the client |
 //! | frame and body sizes beyond reason | allocate them | an error, which ends the connection |
 //! | methods it cannot read, or another protocol | end the connection | an error that says so |
 
@@ -44,10 +45,10 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(activity: Activity) -> Self {
         Self {
             frames: Frames::new(),
-            activity: Activity::new(),
+            activity,
             bytes: vec![0; CHUNK],
             handed_out: 0,
             cleared: 0,
@@ -59,10 +60,6 @@ impl Guard {
     /// The negotiated `frame_max`, for whoever makes frames.
     pub(super) fn frame_max(&self) -> FrameMax {
         self.frames.frame_max()
-    }
-
-    pub(super) fn activity(&self) -> Activity {
-        self.activity.clone()
     }
 
     /// Reads from `wire` into `buffer` what amiquip may see.
@@ -148,7 +145,7 @@ impl Guard {
         let count = wire.read(&mut self.bytes[self.filled..])?;
         if count > 0 {
             self.filled += count;
-            self.activity.note_read(count);
+            self.activity.note_read();
         }
         Ok(count)
     }

@@ -15,7 +15,7 @@ pub(crate) use self::url::BrokerUrl;
 use self::channel::AmqpChannel;
 use self::login::Login;
 use self::socket::Socket;
-use super::{Channel, Dialled, Failure, Gone, KillSwitch, Link, LinkEvent, Transport};
+use super::{Activity, Channel, Dialled, Failure, Gone, KillSwitch, Link, LinkEvent, Transport};
 use crate::clock::monotonic;
 use amiquip::{
     Connection, ConnectionBlockedNotification, ConnectionOptions, ConnectionTuning, Error,
@@ -45,8 +45,9 @@ impl Transport for AmqpTransport {
         let tcp = self.connect(limit)?;
         let kill = kill_switch(&tcp)?;
         armed(kill.clone());
-        let socket = self.socket(tcp, limit)?;
-        let (frame_max, activity) = (socket.frame_max(), socket.activity());
+        let activity = Activity::new(Duration::from_secs(self.url.heartbeat.into()));
+        let socket = self.socket(tcp, limit, activity.clone())?;
+        let frame_max = socket.frame_max();
         let mut connection = self.log_in(socket, limit)?;
         let blocked = connection
             .listen_for_connection_blocked()
@@ -92,16 +93,21 @@ impl AmqpTransport {
     }
 
     #[cfg(feature = "tls")]
-    fn socket(&self, tcp: TcpStream, limit: Instant) -> Result<Socket, String> {
+    fn socket(&self, tcp: TcpStream, limit: Instant, activity: Activity) -> Result<Socket, String> {
         match &self.tls {
-            Some(config) => Socket::tls(tcp, config.clone(), &self.url.host, limit),
-            None => Socket::plain(tcp),
+            Some(config) => Socket::tls(tcp, config.clone(), &self.url.host, limit, activity),
+            None => Socket::plain(tcp, activity),
         }
     }
 
     #[cfg(not(feature = "tls"))]
-    fn socket(&self, tcp: TcpStream, _limit: Instant) -> Result<Socket, String> {
-        Socket::plain(tcp)
+    fn socket(
+        &self,
+        tcp: TcpStream,
+        _limit: Instant,
+        activity: Activity,
+    ) -> Result<Socket, String> {
+        Socket::plain(tcp, activity)
     }
 
     fn log_in(&self, mut socket: Socket, limit: Instant) -> Result<Connection, String> {
@@ -124,6 +130,7 @@ impl AmqpTransport {
                 "the broker refused the credentials of {}, or closed the connection while it checked them",
                 self.url.authentication
             ),
+            Error::UnexpectedSocketClose => format!("{error}; is that a RabbitMQ port?"),
             Error::ConnectionTimeout => "no connection within the limit".to_owned(),
             other => describe(&other),
         })

@@ -14,19 +14,21 @@ use std::net::TcpStream;
 pub(super) struct Socket {
     wire: Wire,
     guard: Guard,
+    activity: Activity,
     /// Until it has been sent.
     login: Option<Login>,
 }
 
 impl Socket {
-    pub(super) fn plain(tcp: TcpStream) -> Result<Self, String> {
+    pub(super) fn plain(tcp: TcpStream, activity: Activity) -> Result<Self, String> {
         Ok(Self {
             wire: Wire {
                 tcp: non_blocking(tcp)?,
                 #[cfg(feature = "tls")]
                 tls: None,
             },
-            guard: Guard::new(),
+            guard: Guard::new(activity.clone()),
+            activity,
             login: None,
         })
     }
@@ -38,6 +40,7 @@ impl Socket {
         config: std::sync::Arc<rustls::ClientConfig>,
         host: &str,
         limit: std::time::Instant,
+        activity: Activity,
     ) -> Result<Self, String> {
         let session = super::tls::Session::handshake(&tcp, config, host, limit)?;
         Ok(Self {
@@ -45,7 +48,8 @@ impl Socket {
                 tcp: non_blocking(tcp)?,
                 tls: Some(session),
             },
-            guard: Guard::new(),
+            guard: Guard::new(activity.clone()),
+            activity,
             login: None,
         })
     }
@@ -58,10 +62,6 @@ impl Socket {
     /// The negotiated `frame_max`: amiquip does not show it, and a copy must fit it.
     pub(super) fn frame_max(&self) -> FrameMax {
         self.guard.frame_max()
-    }
-
-    pub(super) fn activity(&self) -> Activity {
-        self.guard.activity()
     }
 }
 
@@ -78,6 +78,20 @@ impl Read for Socket {
 
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.write_login_or(bytes)?;
+        if written > 0 {
+            self.activity.note_write();
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.wire.flush()
+    }
+}
+
+impl Socket {
+    fn write_login_or(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some((filled, end)) = self.login.as_ref().and_then(|login| login.fill_in(bytes)) else {
             return self.wire.write(bytes);
         };
@@ -88,10 +102,6 @@ impl Write for Socket {
             login.wrote(written, end);
         }
         Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.wire.flush()
     }
 }
 

@@ -4,12 +4,12 @@ use crate::naming;
 use percent_encoding::percent_decode_str;
 use std::fmt;
 use std::time::Duration;
-use url::Url;
+use url::{ParseError, Url};
 
 /// Seconds between heartbeats unless the URL or the builder says otherwise: a dead peer is noticed in twice that.
 const DEFAULT_HEARTBEAT: u16 = 10;
 
-/// Where a broker is and how to log in there. Shows no credentials in any output.
+/// Where a broker is and how to log in there. Shows no password in any output.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct BrokerUrl {
     pub(crate) tls: bool,
@@ -59,8 +59,16 @@ impl fmt::Display for UrlError {
 impl BrokerUrl {
     pub(crate) fn parse(text: &str) -> Result<Self, UrlError> {
         let text = text.trim();
-        let url = Url::parse(text)
-            .map_err(|error| UrlError(format!("the URL cannot be read: {error}")))?;
+        let url = Url::parse(text).map_err(|error| {
+            let hint = match error {
+                ParseError::RelativeUrlWithoutBase => "; it begins with amqp:// or amqps://",
+                ParseError::InvalidPort => {
+                    "; special characters in a password are written percent-encoded"
+                }
+                _ => "",
+            };
+            UrlError(format!("the URL cannot be read: {error}{hint}"))
+        })?;
         let tls = match url.scheme() {
             "amqp" => false,
             "amqps" => true,
@@ -311,6 +319,8 @@ mod tests {
                 "auth_mechanism",
             ),
             ("amqp://user:secret@h:99999", "port"),
+            ("amqp://user:p/secret@h", "percent-encoded"),
+            ("//user:secret@h", "begins with amqp://"),
             ("amqp://user:%FFsecret@h", "password"),
             ("amqp://user:1?secret@h", "parameter"),
             ("amqp://user:1#secret@h", "#"),
@@ -322,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_output_hides_credentials() {
+    fn debug_output_hides_the_password() {
         let shown = format!("{:?}", parse("amqp://user:secret@h"));
         assert!(
             shown.contains("h:5672") && !shown.contains("secret"),

@@ -10,6 +10,7 @@ use rungmq::{Ack, ConsumerBuilder, FatalError, Message, naming};
 use serde_json::Value;
 
 use super::{LIMIT, Seen, Stage, soon};
+use crate::harness::logs;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -247,6 +248,46 @@ fn a_parked_message_waits_for_a_person() {
         assert_eq!(parked.header_number("x-acemq-attempt"), Some(1));
         stage.settled_in(queue, &[("parked", 1)]);
         assert_eq!(stage.raw.count(&naming::dead_letter_queue(queue)), 0);
+    }
+}
+
+#[test]
+fn each_message_set_aside_has_one_debug_line_without_its_body() {
+    logs::capture();
+    let stage = Stage::bare();
+    let send = |queue: &str, id: &str, body: &str| {
+        stage.raw.quorum(queue);
+        let properties = amiquip::AmqpProperties::default().with_message_id(id.to_owned());
+        stage.raw.send(queue, body, properties);
+    };
+    let consume = |queue: &str| {
+        let consumer = stage.mq.consumer(queue).retry_policy(soon(1));
+        consumer
+            .start(|_: Message<u32>| Ack::retry("no\nstock"))
+            .unwrap();
+    };
+    send("logged-dead", "debug-line-dead", "1");
+    consume("logged-dead");
+    stage.settled_in("logged-dead", &[("dead_lettered", 1)]);
+    send("logged-parked", "debug-line-parked", "\"quoted-body\"");
+    consume("logged-parked");
+    stage.settled_in("logged-parked", &[("parked", 1)]);
+    for (id, line) in [
+        (
+            "debug-line-dead",
+            r"logged-dead: debug-line-dead was dead-lettered: gave up after 1 attempts: no\nstock",
+        ),
+        (
+            "debug-line-parked",
+            "logged-parked: debug-line-parked was parked: could not be decoded",
+        ),
+    ] {
+        let lines: Vec<String> = logs::captured_with(log::Level::Debug, id)
+            .into_iter()
+            .filter(|line| line.starts_with("DEBUG rungmq"))
+            .collect();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].ends_with(line), "{lines:?}");
     }
 }
 

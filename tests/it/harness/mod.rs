@@ -2,6 +2,7 @@
 //!
 //! * [`Vhost::new`] is where most tests start: a fresh virtual host on the one node that all tests share.
 //! * [`Node::start`] makes a node of the test's own, to kill, freeze or put under an alarm.
+//! * [`Cluster::alone`] lends the one cluster of three nodes to one test at a time.
 //! * [`Raw`] looks at the broker past the library under test; [`Proxy`] spoils the connection to it.
 //! * [`Authority`] signs certificates, for [`Node::listen_with_tls`].
 //! * [`wait`] is the only place that waits; [`logs`] keeps what was logged.
@@ -12,6 +13,7 @@
 )]
 
 mod certificates;
+mod cluster;
 pub(crate) mod lists;
 pub(crate) mod logs;
 mod node;
@@ -21,6 +23,7 @@ mod vhost;
 pub(crate) mod wait;
 
 pub(crate) use certificates::{Authority, Certificate};
+pub(crate) use cluster::Cluster;
 pub(crate) use lists::Row;
 pub(crate) use node::Node;
 pub(crate) use proxy::{Flow, Proxy, Way};

@@ -57,23 +57,27 @@ impl Node {
     }
 
     fn start_as(shared: bool) -> Self {
-        let mut node = Self::prepare(shared);
-        node.boot();
-        node.version = node.eval_text("rabbit_misc:version()");
+        let mut node = Self::prepare(None);
+        node.shared = shared;
+        node.boot_first();
         node
     }
 
-    /// Lays out the folders and starts the keeper; the server itself is not started yet.
-    fn prepare(shared: bool) -> Self {
+    /// Lays out the folders and starts the keeper; the server itself is not started yet. Beside another node it has that
+    /// one's cookie and epmd, as the nodes of a cluster must.
+    pub(super) fn prepare(beside: Option<&Self>) -> Self {
         let id = format!("{:08x}", rand::random::<u32>());
         let folder = PathBuf::from(format!("/tmp/rungmq-test-{id}"));
         let ports = Ports {
             amqp: free_port(),
             distribution: free_port(),
-            epmd: free_port(),
+            epmd: beside.map_or_else(free_port, |node| node.ports.epmd),
         };
         let name = format!("rungmq-{id}@localhost");
-        let cookie = format!("{:032x}", rand::random::<u128>());
+        let cookie = beside.map_or_else(
+            || format!("{:032x}", rand::random::<u128>()),
+            |node| node.cookie.clone(),
+        );
 
         for part in ["", "home", "data", "log"] {
             fs::create_dir_all(folder.join(part)).unwrap();
@@ -91,7 +95,7 @@ impl Node {
         )
         .unwrap();
 
-        let keeper = Keeper::start(&folder, &name, ports);
+        let keeper = Keeper::start(&folder, &name, ports, beside.is_none());
         Self {
             folder,
             name,
@@ -99,22 +103,32 @@ impl Node {
             ports,
             version: String::new(),
             keeper: Mutex::new(keeper),
-            shared,
+            shared: false,
         }
+    }
+
+    pub(super) fn boot_first(&mut self) {
+        self.boot();
+        self.version = self.eval_text("rabbit_misc:version()");
     }
 
     fn boot(&self) {
         self.order("start");
         wait_until(START_LIMIT, "the broker has started", || {
-            assert_eq!(
-                self.keeper.lock().order("alive"),
-                "ok",
-                "the broker died:\n{}",
-                self.log()
-            );
+            assert!(self.is_alive(), "the broker died:\n{}", self.log());
             self.try_eval("rabbit:is_running()")
                 .is_ok_and(|running| running == "true")
         });
+    }
+
+    /// Whether the server's process lives, up or not.
+    pub(super) fn is_alive(&self) -> bool {
+        self.keeper.lock().order("alive") == "ok"
+    }
+
+    /// The Erlang node's name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// The broker's version, such as `3.10.8`.
@@ -323,12 +337,13 @@ impl Node {
         ));
     }
 
-    /// Closes the connections of one virtual host from the broker's side; returns how many there were.
+    /// Closes the connections of one virtual host from the broker's side; returns how many there were. One that ends
+    /// meanwhile, because its client lost another one, is no failure.
     #[track_caller]
     pub(crate) fn close_connections(&self, vhost: &str) -> usize {
         let erlang = format!(
             "P = [P || [{{pid, P}}, {{vhost, {}}}] <- rabbit_networking:connection_info_all([pid, vhost])], \
-             [rabbit_networking:close_connection(C, \"closed by the test\") || C <- P], length(P)",
+             [catch rabbit_networking:close_connection(C, \"closed by the test\") || C <- P], length(P)",
             binary(vhost)
         );
         self.eval(&erlang).parse().unwrap()
@@ -339,7 +354,7 @@ impl Node {
     pub(crate) fn close_all_connections(&self) {
         self.own();
         self.eval(
-            "[rabbit_networking:close_connection(P, \"closed by the test\") \
+            "[catch rabbit_networking:close_connection(P, \"closed by the test\") \
              || P <- rabbit_networking:connections()]",
         );
     }
@@ -471,17 +486,15 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn start(folder: &Path, name: &str, ports: Ports) -> Self {
+    fn start(folder: &Path, name: &str, ports: Ports, own_epmd: bool) -> Self {
         let root = root()
             .map(|root| format!("chroot {root} "))
             .unwrap_or_default();
+        let epmd = format!("{root}epmd -address 127.0.0.1 -port {}", ports.epmd);
         let mut shell = Command::new("sh")
             .args(["-c", include_str!("keeper.sh"), "keeper"])
             .arg(folder)
-            .arg(format!(
-                "{root}epmd -address 127.0.0.1 -port {}",
-                ports.epmd
-            ))
+            .arg(if own_epmd { epmd.as_str() } else { "" })
             .arg(format!("{root}/usr/lib/rabbitmq/bin/rabbitmq-server"))
             .envs(environment(folder, name, ports))
             .stdin(Stdio::piped())

@@ -14,7 +14,7 @@ const ALONE: &str = "RUNGMQ_TEST_ALONE";
 ///
 /// `prepare` runs on this side. It gives what the other side needs to know, and what must live until it has ended.
 #[track_caller]
-pub(super) fn alone<T>(name: &str, prepare: impl FnOnce() -> (String, T), body: impl FnOnce(&str)) {
+pub(crate) fn alone<T>(name: &str, prepare: impl FnOnce() -> (String, T), body: impl FnOnce(&str)) {
     if let Ok(argument) = std::env::var(ALONE) {
         return body(&argument);
     }
@@ -35,7 +35,7 @@ pub(super) fn alone<T>(name: &str, prepare: impl FnOnce() -> (String, T), body: 
 }
 
 /// The threads of this process that belong to the library or to the client below it.
-pub(super) fn library_threads() -> Vec<String> {
+pub(crate) fn library_threads() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
     let mut names: Vec<_> = names
@@ -47,13 +47,13 @@ pub(super) fn library_threads() -> Vec<String> {
 }
 
 /// For a test that has a broker of its own on the other side.
-pub(super) fn nothing() -> (String, ()) {
+pub(crate) fn nothing() -> (String, ()) {
     (String::new(), ())
 }
 
 /// On the shared broker, with [`Q`](super::Q): gives the URL of a virtual host.
 #[track_caller]
-pub(super) fn a_queue() -> (String, Vhost<'static>) {
+pub(crate) fn a_queue() -> (String, Vhost<'static>) {
     let vhost = Vhost::new();
     vhost.raw().classic(super::Q);
     (vhost.url(), vhost)
@@ -61,7 +61,7 @@ pub(super) fn a_queue() -> (String, Vhost<'static>) {
 
 /// Waits until exactly these threads of the library are left.
 #[track_caller]
-pub(super) fn threads_left(expected: &[&str]) {
+pub(crate) fn threads_left(expected: &[&str]) {
     let expected: Vec<_> = expected.iter().map(|name| (*name).to_owned()).collect();
     let limit = Duration::from_secs(5);
     wait_for_value(limit, "threads left", &expected, library_threads);

@@ -1,6 +1,6 @@
 //! Shutdown: one deadline, whatever the handlers and the broker do; nothing lost, nothing doubled, everything said.
 
-mod alone;
+pub(crate) mod alone;
 mod callers;
 mod cycles;
 mod deadline;

@@ -147,6 +147,7 @@ impl Frames {
         match method {
             methods::TUNE if !self.tuned => {
                 self.tuned = true;
+                methods::allow_heartbeats(arguments);
                 let frame_max = methods::frame_max(arguments);
                 self.frame_max.0.store(frame_max, Ordering::Release);
             }

@@ -43,6 +43,16 @@ pub(super) fn frame_max(arguments: &[u8]) -> usize {
     }
 }
 
+/// In a connection.tune, a heartbeat of 0 leaves it to the client, by RabbitMQ's own rule; amiquip would turn heartbeats off,
+/// as it takes the smaller of the two.
+pub(super) fn allow_heartbeats(arguments: &mut [u8]) {
+    if let [_, _, _, _, _, _, heartbeat @ ..] = arguments
+        && heartbeat == [0, 0]
+    {
+        heartbeat.copy_from_slice(&u16::MAX.to_be_bytes());
+    }
+}
+
 /// What lies in a method of the broker's. Bits that stand together are one octet.
 fn layout(method: Id) -> Option<&'static [Argument]> {
     use Argument::{Long, LongLong, LongString, Octet, Short, ShortString, Table};

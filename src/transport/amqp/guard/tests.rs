@@ -8,13 +8,19 @@ use self::wire::{
     body, channel_close, channel_open_ok, deliver, entry, frame, guarded, header, headers, long,
     method, parsed, short, tune,
 };
+use super::Guard;
 use super::frames::HEARTBEAT;
+use crate::transport::Activity;
 use amq_protocol::frame::AMQPFrame;
 use amq_protocol::protocol::AMQPClass;
 use amq_protocol::protocol::basic::{AMQPMethod, AMQPProperties};
 use amq_protocol_types::{AMQPValue, FieldTable};
 
 const BAD: &[u8] = b"a\xFF\xFEb";
+
+fn new_guard() -> Guard {
+    Guard::new(Activity::new(std::time::Duration::ZERO))
+}
 
 #[test]
 fn what_is_sound_passes_as_it_is() {

@@ -32,7 +32,7 @@ fn spoilt_traffic_stays_readable() {
             spoil(&mut bytes, &mut random);
         }
         let guard = if random.random_ratio(1, 8) {
-            Guard::new()
+            super::new_guard()
         } else {
             open()
         };

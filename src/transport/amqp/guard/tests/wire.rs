@@ -158,7 +158,7 @@ pub(super) fn guarded(bytes: &[u8]) -> io::Result<Vec<u8>> {
 
 /// A guard behind connection.tune, with RabbitMQ's frame_max.
 pub(super) fn open() -> Guard {
-    let mut guard = Guard::new();
+    let mut guard = super::new_guard();
     let (_, end) = read_all(&mut guard, &mut Pieces::new([tune(131_072)]), || 4096);
     end.unwrap();
     guard

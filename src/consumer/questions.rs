@@ -1,0 +1,127 @@
+//! What a subscription asks of the broker while it runs: is a rung there, can a queue be declared again?
+//!
+//! A question is asked once, however many deliveries wait for its answer.
+
+use super::ledger::Target;
+use crate::declaration::Declaration;
+use crate::headers::Headers;
+use crate::link::{Admin, Operation};
+use crate::naming;
+use crate::transport::Failure;
+use crossbeam_channel::Sender;
+use log::warn;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// What the admin threads found out.
+pub(super) enum Finding {
+    Rung {
+        delay: Duration,
+        result: Result<(), Failure>,
+    },
+    Redeclared {
+        target: Target,
+        result: Result<(), Failure>,
+    },
+    /// What was on a cluster node that is down has been declared.
+    Declared(Declaration),
+}
+
+/// The questions of one subscription, and the deliveries that wait for each.
+pub(super) struct Questions<'a> {
+    admin: &'a Admin,
+    findings: Sender<Finding>,
+    rungs: HashMap<Duration, Vec<u64>>,
+    redeclared: HashMap<Target, Vec<u64>>,
+}
+
+impl<'a> Questions<'a> {
+    pub(super) fn new(admin: &'a Admin, findings: Sender<Finding>) -> Self {
+        Self {
+            admin,
+            findings,
+            rungs: HashMap::new(),
+            redeclared: HashMap::new(),
+        }
+    }
+
+    /// Asks for the delivery `tag` whether the rung of `delay`, named `rung`, exists.
+    pub(super) fn ask_for_rung(&mut self, tag: u64, delay: Duration, rung: String) {
+        let waiting = self.rungs.entry(delay).or_default();
+        waiting.push(tag);
+        if waiting.len() > 1 {
+            return;
+        }
+        let check = Operation::Check(Declaration::durable_queue(rung, Headers::new()));
+        let findings = self.findings.clone();
+        self.admin.submit(check, move |result| {
+            drop(findings.send(Finding::Rung { delay, result }));
+        });
+    }
+
+    /// Declares a dead-letter or parked queue again for the delivery `tag`. The copy goes through the default exchange, so
+    /// the queue alone decides; its binding is for what the broker dead-letters by itself.
+    pub(super) fn redeclare(&mut self, tag: u64, target: Target, queue: String) {
+        let waiting = self.redeclared.entry(target).or_default();
+        waiting.push(tag);
+        if waiting.len() > 1 {
+            return;
+        }
+        let [declaration, binding] = set_aside_share(&queue);
+        let rest = [
+            Declaration::direct_exchange(naming::DEAD_LETTER_EXCHANGE),
+            binding,
+        ];
+        let (admin, findings) = (self.admin.clone(), self.findings.clone());
+        self.admin
+            .submit(Operation::Declare(declaration), move |result| {
+                let stands = result.is_ok();
+                drop(findings.send(Finding::Redeclared { target, result }));
+                if stands {
+                    rest.into_iter()
+                        .for_each(|declaration| declare(&admin, declaration));
+                }
+            });
+    }
+
+    /// Asks again for what was on a cluster node that is down. Only a success is told.
+    pub(super) fn ask_again(&self, down: &[Declaration]) {
+        for declaration in down {
+            let declared = declaration.clone();
+            let findings = self.findings.clone();
+            let declare = Operation::Declare(declaration.clone());
+            self.admin.submit(declare, move |result| {
+                if result.is_ok() {
+                    drop(findings.send(Finding::Declared(declared)));
+                }
+            });
+        }
+    }
+
+    /// Who has waited to hear of that rung.
+    pub(super) fn waiting_for_rung(&mut self, delay: Duration) -> Vec<u64> {
+        self.rungs.remove(&delay).unwrap_or_default()
+    }
+
+    /// Who has waited for that queue to be declared again.
+    pub(super) fn waiting_for_redeclared(&mut self, target: Target) -> Vec<u64> {
+        self.redeclared.remove(&target).unwrap_or_default()
+    }
+}
+
+/// A dead-letter or parked queue and its binding.
+pub(super) fn set_aside_share(queue: &str) -> [Declaration; 2] {
+    [
+        Declaration::durable_queue(queue, Headers::new()),
+        Declaration::bound_by_name(queue, naming::DEAD_LETTER_EXCHANGE),
+    ]
+}
+
+fn declare(admin: &Admin, declaration: Declaration) {
+    let line = declaration.to_string();
+    admin.submit(Operation::Declare(declaration), move |result| {
+        if let Err(failure) = result {
+            warn!("{line} could not be declared again: {failure}");
+        }
+    });
+}

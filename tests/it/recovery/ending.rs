@@ -1,0 +1,108 @@
+//! What is left behind in the process: no thread, no lock that is held for ever.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rungmq::{Connection, Message};
+
+use super::{Story, take_down, told};
+use crate::harness::{Proxy, Vhost, secs, wait_until};
+use crate::observed::SOON;
+use crate::shutdown::alone::{alone, library_threads, threads_left};
+
+fn behind_a_proxy() -> (String, Vhost<'static>) {
+    let vhost = Vhost::new();
+    vhost.raw().classic("q");
+    let argument = format!("{} {}", vhost.node().port(), vhost.name());
+    (argument, vhost)
+}
+
+fn through(argument: &str) -> (Proxy, String) {
+    let (port, vhost) = argument.split_once(' ').unwrap();
+    let proxy = Proxy::to_port(port.parse().unwrap());
+    let url = proxy.url_for(vhost);
+    (proxy, url)
+}
+
+#[test]
+fn losing_the_connection_many_times_leaves_no_thread_behind() {
+    alone(
+        concat!(
+            module_path!(),
+            "::losing_the_connection_many_times_leaves_no_thread_behind"
+        ),
+        behind_a_proxy,
+        |argument| {
+            let (proxy, url) = through(argument);
+            let (service, story) = told(&url);
+            service.mq.consume("q", |_: Message<u64>| ()).unwrap();
+            let publish = || {
+                wait_until(SOON, "publishing is possible", || {
+                    service.mq.publish("", "q", &1).is_ok()
+                });
+            };
+            publish();
+            service.wait_for_consumed("acked", 1);
+            let threads = library_threads();
+            let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+            let open = files();
+            for n in 1..=10 {
+                take_down(&proxy);
+                story.wait_for_losses(n);
+                proxy.refuse(false);
+                story.wait_for_subscriptions(n + 1);
+                publish();
+            }
+            wait_until(SOON, "no thread is left behind", || {
+                library_threads() == threads
+            });
+            // The kill switches of a few dead sockets are kept, however many there were.
+            wait_until(SOON, "no socket is left behind", || files() <= open + 8);
+            service.mq.close().unwrap();
+            threads_left(&[]);
+        },
+    );
+}
+
+/// A handler that holds the last handle of its connection is dropped when the connection gives up, and the handle with it.
+#[test]
+fn giving_up_while_a_handler_holds_the_last_handle_ends_everything() {
+    alone(
+        concat!(
+            module_path!(),
+            "::giving_up_while_a_handler_holds_the_last_handle_ends_everything"
+        ),
+        behind_a_proxy,
+        |argument| {
+            let (proxy, url) = through(argument);
+            for _ in 0..5 {
+                let story = Story::default();
+                let builder = Connection::builder(url.clone()).observer(story.clone());
+                let mq = builder.recovery_attempts(0).open().unwrap();
+                let dropped = Arc::new(AtomicBool::new(false));
+                let held = (mq.clone(), OnDrop(dropped.clone()));
+                let handle = move |_: Message<u64>| {
+                    let _ = &held;
+                };
+                // It has ended before, so that nothing but the connection still knows of it.
+                let consumer = mq.consume("q", handle).unwrap();
+                consumer.cancel(secs(5)).unwrap();
+                drop((consumer, mq));
+                proxy.cut();
+                story.wait_for_losses(1);
+                threads_left(&[]);
+                wait_until(secs(5), "the handler is dropped", || {
+                    dropped.load(Ordering::SeqCst)
+                });
+            }
+        },
+    );
+}
+
+struct OnDrop(Arc<AtomicBool>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
