@@ -16,7 +16,7 @@
 mod work;
 
 use crossbeam_channel::{bounded, select, tick};
-use rungmq::{Ack, Connection, FatalError, Message};
+use rungmq::{Ack, CodecError, Connection, Decode, FatalError, Json, Message};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 use std::error::Error;
@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use work::{Line, Plan, Step, Work};
+use work::{Line, Plan, Step, UNDECODABLE, Work};
 
 const SLOW: Duration = Duration::from_millis(400);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -64,6 +64,7 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     for queue in arguments {
         let diary = Arc::clone(&diary);
         mq.consumer(queue)
+            .codec(Noting(Arc::clone(&diary)))
             .concurrency(4)
             .prefetch(16)
             .start(move |message: Message<Work>| diary.handle(&message))?;
@@ -100,21 +101,21 @@ impl Diary {
         Ok(Self(file))
     }
 
-    fn note(
-        &self,
-        message: &Message<Work>,
-        step: Step,
-    ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let mut line = serde_json::to_vec(&Line {
+    fn note(&self, message: &Message<Work>, step: Step) -> std::io::Result<()> {
+        self.write(&Line {
             at: now(),
             process: std::process::id(),
             n: message.payload().n,
             attempt: message.attempt(),
             redelivered: message.redelivered(),
             step,
-        })?;
+        })
+    }
+
+    fn write(&self, line: &Line) -> std::io::Result<()> {
+        let mut line = serde_json::to_vec(line)?;
         line.push(b'\n');
-        Ok((&self.0).write_all(&line)?)
+        (&self.0).write_all(&line)
     }
 
     #[allow(clippy::panic, reason = "some messages ask for one")]
@@ -141,6 +142,31 @@ impl Diary {
             Plan::Park => Ok(Ack::park("as planned")),
             _ => Ok(Ack::retry("as planned")),
         }
+    }
+}
+
+/// JSON; notes what is none, which no handler sees.
+struct Noting(Arc<Diary>);
+
+impl Decode<Work> for Noting {
+    fn decode(&self, body: &[u8], content_type: Option<&str>) -> Result<Work, CodecError> {
+        let text = std::str::from_utf8(body).ok();
+        let number = text.and_then(|text| text.strip_suffix(UNDECODABLE)?.parse().ok());
+        if let Some(n) = number {
+            for step in [Step::Started, Step::Ended] {
+                let line = Line {
+                    at: now(),
+                    process: std::process::id(),
+                    n,
+                    attempt: 1,
+                    redelivered: false,
+                    step,
+                };
+                let noted = self.0.write(&line);
+                noted.map_err(|error| CodecError::new(error.to_string()))?;
+            }
+        }
+        Json.decode(body, content_type)
     }
 }
 

@@ -222,7 +222,7 @@ impl Drop for Consumers {
 }
 
 fn signal(process: u32, name: &str) {
-    let script = format!("kill -{name} {process}");
+    let script = format!("kill -{name} {process} 2>/dev/null");
     // It may have ended by itself.
     let _ = Command::new("sh").args(["-c", &script]).status().unwrap();
 }

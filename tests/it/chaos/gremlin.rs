@@ -8,12 +8,13 @@ use serde_json::json;
 
 use super::consumers::Consumers;
 use super::now_millis;
+use super::queues::Queues;
 use super::script::{Blow, Script, Trouble};
 use crate::harness::Vhost;
 use crate::harness::wait::{Stopwatch, let_pass};
 
 /// What happened, once it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum What {
     /// The process of that number was killed, ended or stopped for a while.
     Killed(u32),
@@ -22,15 +23,15 @@ pub(crate) enum What {
     BrokerKilled,
     ConnectionsClosed,
     BrokerFrozen,
-    /// So many empty queues.
-    Deleted(usize),
+    /// These queues, which were empty.
+    Deleted(Vec<String>),
     Alarm,
     ShortRungs,
     CopiesRefused,
 }
 
 impl What {
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Killed(_) => "consumer killed",
             Self::Terminated(_) => "consumer terminated",
@@ -47,7 +48,7 @@ impl What {
 }
 
 /// From and to, in milliseconds since 1970.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) what: What,
     pub(crate) from: u64,
@@ -56,9 +57,8 @@ pub(crate) struct Event {
 
 pub(crate) struct Gremlin<'a> {
     vhost: &'a Vhost<'a>,
+    queues: &'a Queues<'a>,
     consumers: &'a Consumers,
-    /// Everything but the source queues.
-    copies: Vec<String>,
     clock: Stopwatch,
     time: Duration,
     events: Mutex<Vec<Event>>,
@@ -66,17 +66,17 @@ pub(crate) struct Gremlin<'a> {
 }
 
 impl<'a> Gremlin<'a> {
-    /// For `time` from now on. `copies` are the names of all rungs, dead-letter and parked queues.
+    /// For `time` from now on.
     pub(crate) fn new(
         vhost: &'a Vhost<'a>,
+        queues: &'a Queues<'a>,
         consumers: &'a Consumers,
-        copies: Vec<String>,
         time: Duration,
     ) -> Self {
         Self {
             vhost,
+            queues,
             consumers,
-            copies,
             clock: Stopwatch::start(),
             time,
             events: Mutex::default(),
@@ -98,6 +98,9 @@ impl<'a> Gremlin<'a> {
     pub(crate) fn trouble(&self, mut script: Script) {
         while self.is_on() {
             let trouble = script.trouble();
+            if matches!(trouble, Trouble::DeleteEmpty) {
+                self.queues.clear_out();
+            }
             let from = now_millis();
             let what = self.make(trouble);
             self.note(what, from);
@@ -153,6 +156,8 @@ impl<'a> Gremlin<'a> {
         let node = self.vhost.node();
         match trouble {
             Trouble::KillBroker(down) => {
+                // Or it would forget the queue that a consumer has just declared again, and that a policy was cleared.
+                node.sync_metadata();
                 node.kill_9();
                 let_pass(down);
                 node.start_again();
@@ -168,7 +173,7 @@ impl<'a> Gremlin<'a> {
                 node.thaw();
                 What::BrokerFrozen
             }
-            Trouble::DeleteEmpty => What::Deleted(self.vhost.delete_empty(&self.copies)),
+            Trouble::DeleteEmpty => What::Deleted(self.queues.delete_empty()),
             Trouble::MemoryAlarm(time) => {
                 node.memory_alarm(true);
                 let_pass(time);

@@ -1,35 +1,40 @@
 //! Everything at once: a producer, consuming processes that answer in every way, and a gremlin; in the end every message that
 //! was confirmed must be accounted for.
 //!
-//! A minute by default. `RUNGMQ_CHAOS_SECONDS` makes it longer; `RUNGMQ_CHAOS_SEED` repeats a run, as far as the seed
+//! About a minute by default, the healing included. `RUNGMQ_CHAOS_SECONDS` makes it longer; `RUNGMQ_CHAOS_SEED` repeats a run, as far as the seed
 //! decides it: the plan of each message and the script of all trouble.
 
 mod consumers;
 mod gremlin;
 mod ledger;
+mod ledger_selftest;
+mod losses;
+mod plan;
 mod producer;
+mod queues;
 mod script;
+mod story;
 mod work;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rungmq::{Connection, Queue, Topology};
-
-use crate::harness::wait::{Stopwatch, let_pass};
+use crate::harness::wait::Stopwatch;
 use crate::harness::{Node, Vhost, secs, wait_until};
-use crate::observed::{number, unacknowledged};
 use consumers::Consumers;
-use gremlin::Gremlin;
-use ledger::Ledger;
+use gremlin::{Event, Gremlin, What};
+use ledger::{Ledger, Seen};
+use losses::Lost;
 use producer::{Producer, Published};
+use queues::{Queues, SOURCES};
 use script::Script;
 
 /// What RabbitMQ's log says for each message that a rung has sent home while its quorum queue had no leader.
 const LEADER_UNKNOWN: &str = "leader not known. Command is dropped";
-const QUEUES: [&str; 2] = ["classic", "quorum"];
+const SECONDS: u64 = 45;
 const PROCESSES: usize = 3;
 /// Hand-backs are paced up to a minute, and one that was delivered often waits up to five.
 const SETTLES_WITHIN: Duration = Duration::from_secs(400);
@@ -40,21 +45,21 @@ const THREADS_AT_REST: u64 = 8 + 25;
 
 #[test]
 fn no_message_is_lost_whatever_happens_to_broker_connections_queues_and_consumers() {
-    let time =
-        secs(from_environment("RUNGMQ_CHAOS_SECONDS").map_or(60.0, |seconds| seconds as f64));
+    let seconds = from_environment("RUNGMQ_CHAOS_SECONDS").unwrap_or(SECONDS);
     let seed =
         from_environment("RUNGMQ_CHAOS_SEED").unwrap_or_else(|| rand::random_range(0..1_000_000));
-    println!("chaos for {time:?}: RUNGMQ_CHAOS_SEED={seed}");
     let folder = Folder::new(seed);
     let node = Node::start();
+    let run = format!(
+        "chaos on RabbitMQ {}, RUNGMQ_CHAOS_SEED={seed} RUNGMQ_CHAOS_SECONDS={seconds}",
+        node.version()
+    );
+    println!("{run}");
     let vhost = Vhost::named(&node, "chaos");
-    declare(&vhost.url());
-    let copies = copies(&vhost);
-    // A quorum queue does not survive a kill within the first second of its life.
-    let_pass(secs(3));
-    let producer = Producer::start(&vhost.url(), seed, QUEUES);
-    let consumers = Consumers::start(&folder.0, &vhost.url(), QUEUES, PROCESSES);
-    let gremlin = Gremlin::new(&vhost, &consumers, copies, time);
+    let queues = Queues::declare(&vhost);
+    let consumers = Consumers::start(&folder.0, &vhost.url(), SOURCES, PROCESSES);
+    let producer = Producer::start(&vhost.url(), seed, SOURCES);
+    let gremlin = Gremlin::new(&vhost, &queues, &consumers, secs(seconds as f64));
     let mut faults = Vec::new();
     let published = thread::scope(|scope| {
         scope.spawn(|| gremlin.look_after_consumers());
@@ -62,35 +67,30 @@ fn no_message_is_lost_whatever_happens_to_broker_connections_queues_and_consumer
         let blows = scope.spawn(|| gremlin.blows(Script::new(seed, 1)));
         gremlin.trouble(Script::new(seed, 0));
         blows.join().unwrap();
-        heal(&vhost, producer, &mut faults)
+        heal(&queues, producer, &mut faults)
     });
     look_at_consumers(&vhost, &consumers, &mut faults);
-    let raw = vhost.raw();
-    let contents = |suffix: &str| {
-        QUEUES
-            .map(|queue| raw.drain(&format!("{queue}.{suffix}")))
-            .concat()
-    };
-    let (dead, parked) = (contents("dlq"), contents("parked"));
+    queues.clear_out();
     let events = gremlin.events();
-    let ledger = Ledger::new(published, consumers.diary(), &dead, &parked, &events);
-    let dropped = node.log().matches(LEADER_UNKNOWN).count();
-    if ledger.without_leader > dropped {
-        let lost = ledger.without_leader;
-        faults.push(format!(
-            "{lost} messages came home without a leader, but only {dropped} were dropped"
-        ));
+    let (dead, parked) = queues.cleared_out();
+    let ledger = Ledger::new(Seen {
+        published,
+        diary: consumers.diary(),
+        dead: &dead,
+        parked: &parked,
+        events: &events,
+        dropped: dropped(&node, &events, &mut faults),
+    });
+    for line in lines(&ledger, &events) {
+        println!("{line}");
     }
-    println!("chaos, seed {seed}, {time:?}:");
-    for (name, count) in ledger.counts.iter().chain(&gremlin_counts(&events)) {
-        println!("{count:7} {name}");
-    }
+    println!("{run}: {}", summary(&ledger));
     faults.extend(ledger.faults);
     if !faults.is_empty() {
         let kept = folder.keep();
         fs::write(kept.join("broker.log"), node.log()).unwrap();
         panic!(
-            "chaos, seed {seed}, {time:?}; diaries and logs are in {}\nmissing: {:?}\n{}\n{} faults",
+            "{run}; diaries and logs are in {}\nmissing: {:?}\n{}\n{} faults",
             kept.display(),
             ledger.missing,
             faults.join("\n"),
@@ -100,7 +100,7 @@ fn no_message_is_lost_whatever_happens_to_broker_connections_queues_and_consumer
 }
 
 /// After the last trouble everything must flow again, and every message must end. Returns what was published.
-fn heal(vhost: &Vhost<'_>, producer: Producer, faults: &mut Vec<String>) -> Vec<Published> {
+fn heal(queues: &Queues<'_>, producer: Producer, faults: &mut Vec<String>) -> Vec<Published> {
     let before = producer.confirmed();
     let clock = Stopwatch::start();
     if !within(secs(60), || producer.confirmed() > before + 20) {
@@ -112,17 +112,38 @@ fn heal(vhost: &Vhost<'_>, producer: Producer, faults: &mut Vec<String>) -> Vec<
     if slowest > secs(20) {
         faults.push(format!("a publish took {slowest:?}"));
     }
-    if let Some(left) = settles(vhost) {
+    if let Some(left) = queues.settle(SETTLES_WITHIN) {
         faults.push(format!("not settled within {SETTLES_WITHIN:?}: {left}"));
     }
     println!("settled after {:?}", clock.elapsed());
     published
 }
 
+/// For each kill: how many messages the quorum queue has dropped at the start after it.
+fn dropped(node: &Node, events: &[Event], faults: &mut Vec<String>) -> Vec<usize> {
+    let log = node.log();
+    // Before and after the first start of all there was no kill.
+    let starts = log.split("Starting RabbitMQ").skip(2);
+    let dropped: Vec<_> = starts
+        .map(|start| start.matches(LEADER_UNKNOWN).count())
+        .collect();
+    let kills = events
+        .iter()
+        .filter(|event| event.what == What::BrokerKilled);
+    let kills = kills.count();
+    if dropped.len() != kills {
+        let starts = dropped.len();
+        faults.push(format!(
+            "{kills} kills, but {starts} more starts in the log"
+        ));
+    }
+    dropped
+}
+
 /// All must be there and at rest; then they are ended.
 fn look_at_consumers(vhost: &Vhost<'_>, consumers: &Consumers, faults: &mut Vec<String>) {
     let raw = vhost.raw();
-    for queue in QUEUES {
+    for queue in SOURCES {
         let all_there = || {
             consumers.look_after();
             raw.consumers(queue) == PROCESSES as u32
@@ -145,58 +166,6 @@ fn look_at_consumers(vhost: &Vhost<'_>, consumers: &Consumers, faults: &mut Vec<
     faults.extend(consumers.complaints());
 }
 
-fn declare(url: &str) {
-    let mq = Connection::open(url).unwrap();
-    let policy = work::policy().unwrap();
-    let queue = |name| {
-        Queue::new(name)
-            .dead_letter()
-            .retry(&policy)
-            .retry_threshold(work::THRESHOLD)
-    };
-    Topology::new()
-        .queue(queue("classic").classic())
-        // RabbitMQ 4 has a limit of 20, and counts what comes back from killed consumers and lost connections.
-        .queue(queue("quorum").argument("x-delivery-limit", 10_000))
-        .apply(&mq)
-        .unwrap();
-    mq.close().unwrap();
-}
-
-/// The names of all rungs, dead-letter and parked queues.
-fn copies(vhost: &Vhost<'_>) -> Vec<String> {
-    let mut names = vhost.queue_names();
-    names.retain(|name| name.contains('.'));
-    assert_eq!(names.len(), 8, "{names:?}");
-    names
-}
-
-/// Waits until no message is in the source queues, in a rung or with a consumer; or what is left when the limit is over.
-fn settles(vhost: &Vhost<'_>) -> Option<String> {
-    let clock = Stopwatch::start();
-    let mut empty_since = Stopwatch::start();
-    let mut left = String::new();
-    // Counts of quorum queues lag by seconds.
-    wait_until(SETTLES_WITHIN + secs(60), "settled or given up", || {
-        let rows = vhost.list_queues(&["name", "messages"]);
-        let in_queues = |row: &&crate::harness::Row| {
-            let name = row["name"].as_str().unwrap();
-            !name.ends_with(".dlq") && !name.ends_with(".parked") && number(row, "messages") > 0
-        };
-        let queues: Vec<_> = rows.iter().filter(in_queues).collect();
-        let unacknowledged = unacknowledged(vhost);
-        if !queues.is_empty() || unacknowledged > 0 {
-            left = format!("{queues:?}, unacknowledged {unacknowledged}");
-            empty_since = Stopwatch::start();
-        } else if empty_since.elapsed() > secs(5) {
-            left.clear();
-            return true;
-        }
-        clock.elapsed() > SETTLES_WITHIN
-    });
-    Some(left).filter(|left| !left.is_empty())
-}
-
 /// Whether it happens in time.
 fn within(limit: Duration, mut happens: impl FnMut() -> bool) -> bool {
     let clock = Stopwatch::start();
@@ -208,19 +177,39 @@ fn within(limit: Duration, mut happens: impl FnMut() -> bool) -> bool {
     happened
 }
 
-fn gremlin_counts(events: &[gremlin::Event]) -> std::collections::BTreeMap<String, usize> {
-    let mut counts = std::collections::BTreeMap::new();
+/// What the run came to, one count a line.
+fn lines(ledger: &Ledger, events: &[Event]) -> Vec<String> {
+    let mut done = BTreeMap::new();
     for event in events {
-        *counts
-            .entry(format!("gremlin: {}", event.what.name()))
-            .or_default() += 1;
-        if let gremlin::What::Deleted(queues) = event.what {
-            *counts
-                .entry("gremlin: queues deleted".to_owned())
-                .or_default() += queues;
+        *done.entry(event.what.name()).or_insert(0) += 1;
+        if let What::Deleted(queues) = &event.what {
+            *done.entry("empty queues deleted, each").or_insert(0) += queues.len();
         }
     }
-    counts
+    let done = done
+        .iter()
+        .map(|(name, n)| format!("{n:7} gremlin: {name}"));
+    let counts = ledger.counts.iter();
+    let counts = counts.map(|(name, n)| format!("{n:7} {name}"));
+    let again = ledger.delivered_again.iter();
+    let again = again.map(|(cause, n)| format!("{n:7} delivered again: {cause}"));
+    let lost = Lost::ALL.map(|lost| format!("{:7} {}", ledger.lost_to(lost), lost.name()));
+    done.chain(counts).chain(again).chain(lost).collect()
+}
+
+fn summary(ledger: &Ledger) -> String {
+    let again: usize = ledger.delivered_again.values().sum();
+    let [without_leader, unwritten, with_queue] = Lost::ALL.map(|lost| ledger.lost_to(lost));
+    format!(
+        "{} confirmed, {} accepted, {} dead, {} parked, {again} delivered again, lost by the broker \
+         {without_leader} (no leader) + {unwritten} (unwritten) + {with_queue} (with its queue), {} missing, {} faults",
+        ledger.count_of("published: confirmed"),
+        ledger.count_of("ended: accepted"),
+        ledger.count_of("ended: in the dead-letter queue"),
+        ledger.count_of("ended: parked"),
+        ledger.missing.len(),
+        ledger.faults.len(),
+    )
 }
 
 /// For diaries and logs; kept only when something was wrong.

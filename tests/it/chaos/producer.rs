@@ -10,7 +10,7 @@ use rungmq::{Connection, Publish};
 
 use super::now_millis;
 use super::script::Script;
-use super::work::{Plan, Work};
+use super::work::{Plan, UNDECODABLE, Work};
 use crate::harness::secs;
 use crate::harness::wait::{let_pass, timed};
 
@@ -110,7 +110,9 @@ impl Shared {
             let queue = queues[usize::from(n.is_multiple_of(2))];
             let work = Work { n, plan };
             let message = match plan {
-                Plan::Undecodable => Publish::text("{").content_type("application/json"),
+                Plan::Undecodable => {
+                    Publish::text(format!("{n}{UNDECODABLE}")).content_type("application/json")
+                }
                 _ => Publish::json(&work).unwrap(),
             };
             let message = message

@@ -35,9 +35,12 @@ pub(crate) enum Plan {
     Fatal,
     Reject,
     Park,
-    /// The body is no JSON: the handler never sees it.
+    /// The body is no JSON: the codec refuses it, the handler never sees it.
     Undecodable,
 }
+
+/// What follows the number in the body of such a message.
+pub(crate) const UNDECODABLE: &str = " is no work";
 
 /// One line of a consumer's diary.
 #[derive(Clone, Debug, Serialize, Deserialize)]

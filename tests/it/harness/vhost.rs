@@ -87,18 +87,19 @@ impl<'n> Vhost<'n> {
         ));
     }
 
-    /// Deletes those of `queues` that are there and empty; returns how many that were.
+    /// Deletes those of `queues` that are there and empty; returns which that were.
     #[track_caller]
-    pub(crate) fn delete_empty(&self, queues: &[String]) -> usize {
+    pub(crate) fn delete_empty(&self, queues: &[String]) -> Vec<String> {
         let names: Vec<_> = queues.iter().map(|name| binary(name)).collect();
         let erlang = format!(
             "Gone = fun(N) -> case rabbit_amqqueue:lookup(rabbit_misc:r({}, queue, N)) of \
                {{ok, Q}} -> element(1, rabbit_amqqueue:delete(Q, false, true, <<\"test\">>)) == ok; _ -> false end end, \
-             length([N || N <- [{}], Gone(N)])",
+             lists:join(\" \", [N || N <- [{}], Gone(N)])",
             binary(&self.name),
             names.join(", ")
         );
-        self.node.eval(&erlang).parse().unwrap()
+        let deleted = self.node.eval_text(&erlang);
+        deleted.split_whitespace().map(str::to_owned).collect()
     }
 
     /// Sets a policy for what matches `pattern`.
