@@ -142,7 +142,7 @@ fn a_kill_while_nothing_comes_home_excuses_nothing() {
             assert_eq!(killed.ledger().missing.len(), 1);
         }
         // It was home long before, and not yet delivered; or comes home long after.
-        for (from, to) in [(6_000, 9_000), (100, 400)] {
+        for (from, to) in [(7_000, 9_000), (100, 400)] {
             let killed = story(queue, Plan::FailAlways)
                 .ended(1, 10)
                 .ended(2, 500)
@@ -168,7 +168,13 @@ fn a_classic_queue_may_lose_what_came_home_just_before_a_kill() {
         assert!(ledger.faults.is_empty(), "{:?}", ledger.faults);
         assert_eq!(ledger.lost_to(Lost::Unwritten), 1);
     }
-    for missing in [home(600), home(5_000), delivered(4_000)] {
+    let written = story(QUORUM, Plan::FailAlways)
+        .ended(1, 10)
+        .ended(2, 500)
+        .started(3, 1_200)
+        .event(What::BrokerKilled, 1_300, 4_000)
+        .dropped([1]);
+    for missing in [home(600), home(5_000), delivered(4_000), written] {
         assert_eq!(missing.ledger().missing.len(), 1);
     }
 }

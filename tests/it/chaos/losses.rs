@@ -4,12 +4,14 @@
 use super::gremlin::{Event, What};
 use super::plan::Goes;
 use super::producer::Published;
-use super::queues::QUORUM;
+use super::queues::{CLASSIC, QUORUM};
 use super::story::Story;
 use super::work::Line;
 
-/// What takes milliseconds may take so long while the machine is busy: a copy into its queue, the noting of an event.
-const BUSY: u64 = 1_000;
+/// A copy lands within milliseconds, and within so long on a busy machine.
+const LANDS: u64 = 1_000;
+/// One that lands later than the consumers' confirm timeout goes back as well. Said by the log, a loss need not be near.
+const LANDS_AT_LAST: u64 = 3_000;
 /// An event is noted when it begins; a signal sent has arrived by then.
 const SIGNAL: u64 = 200;
 /// How long before a kill a classic queue may have taken a message in, and not written it down.
@@ -72,11 +74,11 @@ impl<'a> Losses<'a> {
                 return lost;
             }
         }
-        self.taken_back(story, published.queue)
+        (published.queue == CLASSIC && self.taken_back(story, published)).then_some(Lost::Unwritten)
     }
 
     fn deleted_under(&self, line: &Line, queue: &str) -> Option<Lost> {
-        let (first, last) = self.landing(line);
+        let (first, last) = self.landing(line, LANDS);
         let meanwhile = |event: &&Event| event.from <= last && event.to >= first;
         self.events.iter().filter(meanwhile).find_map(|event| {
             let What::Deleted(queues) = &event.what else {
@@ -90,43 +92,49 @@ impl<'a> Losses<'a> {
     }
 
     fn lost_on_the_way_home(&mut self, line: &Line, queue: &str, wait: u64) -> Option<Lost> {
-        let (landed, last) = self.landing(line);
-        let due_until = last + wait;
-        let cut_short = self.events.iter().any(|event| {
-            event.what == What::ShortRungs && event.from <= due_until && event.to >= landed
-        });
-        let due = landed + if cut_short { SHORTEST_WAIT } else { wait };
+        let (due, due_at_last) = self.due(line, wait, LANDS_AT_LAST);
         let (events, dropped) = (self.events, &mut self.dropped);
         // The rungs send home what has expired as soon as the broker is up, a quorum queue has its election after that.
         let mut without_leader = kills(events).zip(dropped).filter(|(kill, dropped)| {
-            queue == QUORUM && **dropped > 0 && due <= kill.to && due_until >= kill.from
+            queue == QUORUM && **dropped > 0 && due <= kill.to && due_at_last >= kill.from
         });
         if let Some((_, dropped)) = without_leader.next() {
             *dropped -= 1;
             return Some(Lost::WithoutLeader);
         }
+        let (due, due_until) = self.due(line, wait, LANDS);
         let unwritten = |kill: &Event| {
             due <= kill.from + SIGNAL && due_until + unwritten_for(queue) >= kill.from
         };
         kills(events).any(unwritten).then_some(Lost::Unwritten)
     }
 
-    /// A handler has had it, straight from a rung, and the broker was killed before it had written it down.
-    fn taken_back(&self, story: &Story, queue: &str) -> Option<Lost> {
+    /// Whether a handler has had it, straight from a rung, and the broker was killed before it had written it down.
+    fn taken_back(&self, story: &Story, published: &Published) -> bool {
         let attempt = story.last_attempt();
-        let from_rung = story.published.as_ref().is_some_and(|published| {
-            attempt > 1 && matches!(published.plan.goes(attempt - 1), Goes::IntoRung(_))
-        });
-        let started = story.started(attempt).first()?.at;
-        let unwritten = |kill: &Event| {
-            started <= kill.from + SIGNAL && started + unwritten_for(queue) >= kill.from
+        let from_rung =
+            attempt > 1 && matches!(published.plan.goes(attempt - 1), Goes::IntoRung(_));
+        let started = story.started(attempt);
+        let unwritten = |line: &&Line| {
+            kills(self.events)
+                .any(|kill| line.at <= kill.from + SIGNAL && line.at + UNWRITTEN >= kill.from)
         };
-        (from_rung && kills(self.events).any(unwritten)).then_some(Lost::Unwritten)
+        from_rung && started.first().is_some_and(unwritten)
     }
 
-    /// When the copy of what was answered then may have reached its queue: held up while the broker or the consumer stood.
-    fn landing(&self, line: &Line) -> (u64, u64) {
-        let mut last = line.at + BUSY;
+    /// When the wait in a rung may have ended that was answered then.
+    fn due(&self, line: &Line, wait: u64, lands: u64) -> (u64, u64) {
+        let (landed, last) = self.landing(line, lands);
+        let cut_short = self.events.iter().any(|event| {
+            event.what == What::ShortRungs && event.from <= last + wait && event.to >= landed
+        });
+        let shortest = if cut_short { SHORTEST_WAIT } else { wait };
+        (landed + shortest, last + wait)
+    }
+
+    /// When its copy may have reached its queue: held up while the broker or the consumer stood.
+    fn landing(&self, line: &Line, lands: u64) -> (u64, u64) {
+        let mut last = line.at + lands;
         for event in self.events {
             let holds_up = match event.what {
                 What::Alarm | What::BrokerFrozen => true,
@@ -134,7 +142,7 @@ impl<'a> Losses<'a> {
                 _ => false,
             };
             if holds_up && event.from <= last && event.to >= line.at {
-                last = last.max(event.to + BUSY);
+                last = last.max(event.to + lands);
             }
         }
         (line.at, last)
