@@ -167,6 +167,10 @@ impl<'a> Gremlin<'a> {
                 self.vhost.close_connections();
                 What::ConnectionsClosed
             }
+            Trouble::CloseSomeConnections(salt) => {
+                node.close_some_connections(self.vhost.name(), salt);
+                What::ConnectionsClosed
+            }
             Trouble::Freeze(time) => {
                 node.freeze();
                 let_pass(time);

@@ -13,6 +13,8 @@ pub(crate) enum Trouble {
     /// `kill -9`, and a start after a while.
     KillBroker(Duration),
     CloseConnections,
+    /// So that a process loses what it publishes by and not what it consumes by, or the other way round.
+    CloseSomeConnections(u32),
     /// SIGSTOP and SIGCONT; the longer ones are noticed by the heartbeats.
     Freeze(Duration),
     /// Rungs, dead-letter and parked queues, each if it is empty.
@@ -53,7 +55,8 @@ impl Script {
     pub(crate) fn trouble(&mut self) -> Trouble {
         match self.0.random_range(0..100) {
             0..15 => Trouble::KillBroker(self.millis(0, 3_000)),
-            15..35 => Trouble::CloseConnections,
+            15..23 => Trouble::CloseConnections,
+            23..35 => Trouble::CloseSomeConnections(self.0.random()),
             35..50 => Trouble::Freeze(self.millis(100, 7_000)),
             50..70 => Trouble::DeleteEmpty,
             70..80 => Trouble::MemoryAlarm(self.millis(200, 5_000)),
