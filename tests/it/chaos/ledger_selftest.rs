@@ -180,6 +180,21 @@ fn a_classic_queue_may_lose_what_came_home_just_before_a_kill() {
 }
 
 #[test]
+fn what_comes_home_at_a_start_may_be_lost_by_the_next_kill() {
+    let killed_again = |at| {
+        story(CLASSIC, Plan::FailAlways)
+            .ended(1, 10)
+            .ended(2, 500)
+            .event(What::BrokerKilled, 700, 4_000)
+            .event(What::BrokerKilled, at, at + 3_000)
+            .dropped([0, 0])
+            .ledger()
+    };
+    assert_eq!(killed_again(4_500).lost_to(Lost::Unwritten), 1);
+    assert_eq!(killed_again(6_500).missing.len(), 1);
+}
+
+#[test]
 fn only_a_deletion_of_the_queue_that_a_copy_was_on_its_way_to_is_an_excuse() {
     let deleted = |queue: &str, from, to| {
         story(CLASSIC, Plan::Reject)

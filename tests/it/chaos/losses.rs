@@ -122,14 +122,18 @@ impl<'a> Losses<'a> {
         from_rung && started.first().is_some_and(unwritten)
     }
 
-    /// When the wait in a rung may have ended that was answered then.
+    /// When it may have come home from the rung: a broker that is down then sends it at its next start.
     fn due(&self, line: &Line, wait: u64, lands: u64) -> (u64, u64) {
         let (landed, last) = self.landing(line, lands);
         let cut_short = self.events.iter().any(|event| {
             event.what == What::ShortRungs && event.from <= last + wait && event.to >= landed
         });
-        let shortest = if cut_short { SHORTEST_WAIT } else { wait };
-        (landed + shortest, last + wait)
+        let due = landed + if cut_short { SHORTEST_WAIT } else { wait };
+        let home_at_last = kills(self.events).fold(last + wait, |home, kill| {
+            let down = kill.from <= home && kill.to >= due;
+            if down { home.max(kill.to) } else { home }
+        });
+        (due, home_at_last)
     }
 
     /// When its copy may have reached its queue: held up while the broker or the consumer stood.
