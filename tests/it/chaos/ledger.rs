@@ -121,7 +121,13 @@ impl Check<'_> {
 
     fn confirmed_and_gone(&mut self, losses: &mut Losses<'_>, published: &Published) {
         match losses.excuse(self.story, published) {
-            Some(lost) => *self.ledger.lost.entry(lost).or_default() += 1,
+            Some(lost) => {
+                *self.ledger.lost.entry(lost).or_default() += 1;
+                // The broker's log tells of each of these.
+                if lost != Lost::WithoutLeader {
+                    println!("{}", self.story.report(self.n, lost.name(), self.events));
+                }
+            }
             None => {
                 self.ledger.missing.insert(self.n);
                 self.fault("MISSING: confirmed, and ended nowhere");
@@ -210,9 +216,13 @@ impl Check<'_> {
         for attempt in 1..=ATTEMPTS {
             let started = self.story.started(attempt);
             let again = started.len().saturating_sub(copies);
-            let causes: Vec<_> = started
-                .windows(2)
-                .filter_map(|pair| self.cause(pair[0], pair[1], plan))
+            // With two copies about, either may be the one that is delivered again.
+            let causes: Vec<_> = (1..started.len())
+                .filter_map(|next| {
+                    let (before, next) = (&started[..next], started[next]);
+                    let mut before = before.iter().rev();
+                    before.find_map(|first| self.cause(first, next, plan))
+                })
                 .collect();
             if causes.len() < again {
                 self.fault(&format!("attempt {attempt} came again without a cause"));

@@ -101,6 +101,22 @@ fn a_second_delivery_needs_a_cause_that_concerns_it() {
 }
 
 #[test]
+fn of_two_copies_either_may_be_delivered_again() {
+    let ledger = story(CLASSIC, Plan::Fail(1))
+        .ended(1, 10)
+        .event(What::ConnectionsClosed, 20, 30)
+        .ended(1, 40)
+        .accepted_in(OTHER, 2, 400)
+        .accepted(2, 500)
+        .event(What::Terminated(OTHER), 600, 700)
+        .accepted(2, 800)
+        .ledger();
+    assert!(ledger.faults.is_empty(), "{:?}", ledger.faults);
+    let again: usize = ledger.delivered_again.values().sum();
+    assert_eq!(again, 2);
+}
+
+#[test]
 fn refused_copies_are_a_cause_for_who_was_to_be_copied() {
     let ledger = story(CLASSIC, Plan::Fatal)
         .ended(1, 10)
@@ -244,10 +260,10 @@ impl Story {
         self
     }
 
-    fn line(mut self, attempt: u32, at: u64, step: Step) -> Self {
+    fn line(mut self, process: u32, attempt: u32, at: u64, step: Step) -> Self {
         self.diary.push(Line {
             at: T + at,
-            process: PROCESS,
+            process,
             n: 1,
             attempt,
             redelivered: false,
@@ -257,15 +273,21 @@ impl Story {
     }
 
     fn started(self, attempt: u32, at: u64) -> Self {
-        self.line(attempt, at, Step::Started)
+        self.line(PROCESS, attempt, at, Step::Started)
     }
 
     fn ended(self, attempt: u32, at: u64) -> Self {
-        self.started(attempt, at).line(attempt, at, Step::Ended)
+        self.started(attempt, at)
+            .line(PROCESS, attempt, at, Step::Ended)
     }
 
     fn accepted(self, attempt: u32, at: u64) -> Self {
-        self.started(attempt, at).line(attempt, at, Step::Accepted)
+        self.accepted_in(PROCESS, attempt, at)
+    }
+
+    fn accepted_in(self, process: u32, attempt: u32, at: u64) -> Self {
+        self.line(process, attempt, at, Step::Started)
+            .line(process, attempt, at, Step::Accepted)
     }
 
     fn event(mut self, what: What, from: u64, to: u64) -> Self {
