@@ -1,10 +1,15 @@
 //! The main job in one file: a queue with a retry policy, a handler that fails in every way, and where each order ended.
 //!
+//! Without `AMQP_URL` it runs on the embedded broker, whose clock it moves itself; with it, on RabbitMQ in real time:
+//!
 //! ```text
 //! AMQP_URL=amqp://guest:guest@localhost:5672 cargo run --example orders
 //! ```
 
+#![allow(clippy::disallowed_methods, reason = "it shows when each attempt came")]
+
 use anyhow::{Context, Result};
+use rungmq::testing::{MemoryBroker, TestClock};
 use rungmq::{
     Ack, Connection, ExchangeKind, FatalError, Message, Publish, Queue, RetryPolicy, Topology,
     naming,
@@ -13,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fmt;
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Serialize, Deserialize)]
 struct Order {
@@ -23,11 +28,18 @@ struct Order {
 }
 
 fn main() -> Result<()> {
-    let url =
-        std::env::var("AMQP_URL").unwrap_or_else(|_| "amqp://guest:guest@localhost:5672".into());
-    let mq = Connection::open(&url).context(
-        "cannot connect to RabbitMQ (AMQP_URL, default localhost); to start one: \
-         docker run --rm -p 5672:5672 rabbitmq:4",
+    let clock = TestClock::new();
+    let embedded = MemoryBroker::with_clock(&clock);
+    let (began, test_clock) = (Instant::now(), clock.clone());
+    let rabbitmq = std::env::var("AMQP_URL").ok();
+    let on_rabbitmq = rabbitmq.is_some();
+    if !on_rabbitmq {
+        say(
+            "On the embedded broker, whose clock is moved by this program. Set AMQP_URL for RabbitMQ.\n",
+        );
+    }
+    let mq = Connection::open(rabbitmq.unwrap_or_else(|| embedded.url())).context(
+        "cannot connect to AMQP_URL; to start RabbitMQ: docker run --rm -p 5672:5672 rabbitmq:4",
     )?;
 
     // Four attempts. The waits of 0.5 s and 1 s are spent in the consumer; the one of 2 s reaches the threshold: a rung.
@@ -53,7 +65,16 @@ fn main() -> Result<()> {
             let (order, attempt) = (message.payload(), message.envelope().attempt());
             let rung = message.exchange() == naming::RETRY_EXCHANGE;
             let from = if rung { ", back from its rung" } else { "" };
-            say(format_args!("attempt {attempt}: {}{from}", order.item));
+            let passed = if on_rabbitmq {
+                began.elapsed()
+            } else {
+                test_clock.elapsed()
+            };
+            let seconds = passed.as_secs_f64();
+            say(format_args!(
+                "{seconds:4.1} s, attempt {attempt}: {}{from}",
+                order.item
+            ));
             reserve(order, attempt)?; // An error is a retry; a FatalError goes to the dead-letter queue.
             let end = format!("shipped on attempt {attempt}");
             let _ = shipped.send((message.id().to_owned(), order.item.clone(), end));
@@ -78,6 +99,9 @@ fn main() -> Result<()> {
     let envelope = mq.publish_with(note.exchange("orders-events").routing_key("order.placed"))?;
     open.insert(envelope.id().to_owned());
 
+    if !on_rabbitmq {
+        clock.advance_until_idle();
+    }
     // Apples, pears and quinces are shipped in the end.
     let mut table = Vec::new();
     while table.len() < 3 {

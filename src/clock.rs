@@ -1,15 +1,23 @@
 //! Where time comes from: the only file that asks the system for it.
 //!
-//! There are two kinds. Deadlines, watchdogs and call limits use [`monotonic`], the real clock. Waits, ages, paces and
-//! backoff use a [`Clock`], which a test can own.
+//! There are two kinds. Deadlines, watchdogs and call limits use [`monotonic`], the real clock. Waits, ages, paces, backoff
+//! and expiry use a [`Clock`], which a test can own.
 
 #![allow(
     clippy::disallowed_methods,
     reason = "this is the one place that may ask the system for the time"
 )]
 
-use crossbeam_channel::Receiver;
+mod test_clock;
+
+pub use self::test_clock::TestClock;
+
+use crate::threads;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use std::fmt;
+use std::io;
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The real monotonic time, for deadlines and watchdogs.
@@ -23,7 +31,7 @@ pub(crate) fn later(from: Instant, by: Duration) -> Instant {
     from.checked_add(by).unwrap_or_else(|| from + FAR)
 }
 
-/// The time of waits, ages, paces and backoff.
+/// The time of waits, ages, paces, backoff and expiry.
 pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Now, on the clock's monotonic scale.
     fn now(&self) -> Instant;
@@ -31,8 +39,59 @@ pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Now, in milliseconds since 1970.
     fn epoch_millis(&self) -> i64;
 
-    /// A receiver that becomes ready at `due`, so that a wait is one `select` over time, stop and death.
-    fn at(&self, due: Instant) -> Receiver<Instant>;
+    /// Becomes ready at `due`, so that a wait is one `select` over time, stop and death.
+    fn at(&self, due: Instant) -> Timer;
+
+    /// A number from 0 to 1, for spreading waits.
+    fn chance(&self) -> f64;
+
+    /// Starts a thread whose work this clock waits for before it moves on.
+    fn spawn(&self, name: String, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
+}
+
+/// Becomes ready at its time, once, and is over with its drop.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    due: Receiver<Instant>,
+    _alarm: Option<Arc<Sender<Instant>>>,
+}
+
+impl Timer {
+    /// A timer, and how to make it ready for as long as somebody has it.
+    pub(crate) fn new() -> (Self, Weak<Sender<Instant>>) {
+        let (alarm, due) = bounded(1);
+        // Kept with the timer: a receiver without a sender counts as ready.
+        let alarm = Arc::new(alarm);
+        let weak = Arc::downgrade(&alarm);
+        let timer = Self {
+            due,
+            _alarm: Some(alarm),
+        };
+        (timer, weak)
+    }
+
+    pub(crate) fn never() -> Self {
+        crossbeam_channel::never().into()
+    }
+
+    /// Whether its time has come; only the first to ask is told.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.try_recv().is_ok()
+    }
+}
+
+impl From<Receiver<Instant>> for Timer {
+    fn from(due: Receiver<Instant>) -> Self {
+        Self { due, _alarm: None }
+    }
+}
+
+impl Deref for Timer {
+    type Target = Receiver<Instant>;
+
+    fn deref(&self) -> &Receiver<Instant> {
+        &self.due
+    }
 }
 
 /// The system's own time.
@@ -51,7 +110,15 @@ impl Clock for SystemClock {
         i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
     }
 
-    fn at(&self, due: Instant) -> Receiver<Instant> {
-        crossbeam_channel::at(due)
+    fn at(&self, due: Instant) -> Timer {
+        crossbeam_channel::at(due).into()
+    }
+
+    fn chance(&self) -> f64 {
+        rand::random()
+    }
+
+    fn spawn(&self, name: String, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        threads::spawn(None, name, work)
     }
 }

@@ -8,6 +8,7 @@
 //! | [`shutdown`] | what `close` does, which times belong together, what dropping a handle does |
 //! | [`broker`] | what is declared, permissions, virtual hosts, policies, names, what RabbitMQ does by version |
 //! | [`metrics`] | names, labels, Prometheus, an observer of your own |
+//! | [`testing`] | a handler, a policy, a topology under test, without a server and without waiting |
 
 #[doc = include_str!("docs/guarantees.md")]
 pub mod guarantees {}
@@ -26,3 +27,6 @@ pub mod broker {}
 
 #[doc = include_str!("docs/metrics.md")]
 pub mod metrics {}
+
+#[doc = include_str!("docs/testing.md")]
+pub mod testing {}

@@ -40,8 +40,8 @@
 //! * **Watching**: [`health`](Connection::health); a [`metrics::Registry`], or another [`metrics::Observer`].
 //!
 //! The guides say more: [guarantees](docs::guarantees), [retries](docs::retries), [failures](docs::failures),
-//! [shutdown](docs::shutdown), [the broker](docs::broker), [metrics](docs::metrics). What is not there yet (an embedded broker
-//! for tests, streams) is in the README.
+//! [shutdown](docs::shutdown), [the broker](docs::broker), [metrics](docs::metrics), [testing](docs::testing). What is not there
+//! yet is in the README.
 //!
 //! # Threads
 //!
@@ -114,6 +114,8 @@ mod publish_error;
 mod publisher;
 mod retry;
 mod shutdown;
+pub mod testing;
+mod threads;
 mod topology;
 mod transport;
 

@@ -1,6 +1,7 @@
 //! How a connection is made.
 
 use super::Connection;
+use crate::clock::{Clock, SystemClock};
 use crate::error::Error;
 use crate::metrics::{Metrics, Observer};
 use crate::retry::{DEFAULT_THRESHOLD, RetryPolicy};
@@ -8,6 +9,7 @@ use crate::transport::Transport;
 #[cfg(feature = "tls")]
 use crate::transport::amqp::tls::TlsOptions;
 use crate::transport::amqp::{AmqpTransport, BrokerUrl};
+use crate::transport::memory::{self, MemoryTransport, MemoryUrl};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,16 +166,17 @@ impl ConnectionBuilder {
     /// reason; a wrong password takes RabbitMQ some seconds to refuse.
     pub fn open(self) -> Result<Connection, Error> {
         let unusable = |error: &dyn fmt::Display| Error::Configuration(error.to_string());
+        if let Some(url) = MemoryUrl::parse(&self.url) {
+            let url = url.map_err(Error::Configuration)?;
+            return self.open_embedded(&url);
+        }
         let mut url = BrokerUrl::parse(&self.url).map_err(|error| unusable(&error))?;
         if let Some(interval) = self.heartbeat {
             let seconds = interval.as_millis().div_ceil(1000);
             url.heartbeat = u16::try_from(seconds)
                 .map_err(|_| unusable(&"the heartbeat is longer than 65535 s"))?;
         }
-        let limit = self
-            .connect_timeout
-            .or(url.connection_timeout)
-            .unwrap_or(DEFAULT_CONNECT_TIMEOUT);
+        let limit = self.limit(url.connection_timeout);
         let mut urls = vec![url.clone()];
         for host in &self.hosts {
             urls.push(url.at(host).map_err(|error| unusable(&error))?);
@@ -182,7 +185,29 @@ impl ConnectionBuilder {
             .into_iter()
             .map(|url| self.transport(url))
             .collect::<Result<Vec<_>, _>>()?;
-        Connection::open_over(self, transports, limit)
+        Connection::open_over(self, transports, limit, Arc::new(SystemClock))
+    }
+
+    fn open_embedded(self, url: &MemoryUrl) -> Result<Connection, Error> {
+        if !self.hosts.is_empty() {
+            let text = "an embedded broker has no further hosts".to_owned();
+            return Err(Error::Configuration(text));
+        }
+        let broker = memory::named(&url.name, url.profile).map_err(Error::Configuration)?;
+        let clock: Arc<dyn Clock> = broker.clock().clone();
+        let transport = MemoryTransport {
+            broker,
+            heartbeat: self.heartbeat.unwrap_or(url.heartbeat),
+            channel_max: url.channel_max.filter(|most| *most > 0).unwrap_or(u16::MAX),
+        };
+        let limit = self.limit(url.connection_timeout);
+        Connection::open_over(self, vec![Arc::new(transport)], limit, clock)
+    }
+
+    fn limit(&self, of_url: Option<Duration>) -> Duration {
+        self.connect_timeout
+            .or(of_url)
+            .unwrap_or(DEFAULT_CONNECT_TIMEOUT)
     }
 
     fn transport(&self, url: BrokerUrl) -> Result<Arc<dyn Transport>, Error> {

@@ -11,7 +11,6 @@ use crate::publish_error::{PublishError, PublishErrorKind};
 use crate::transport::{Channel, Delivery, Failure};
 use crossbeam_channel::{bounded, select};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 impl Connection {
@@ -113,9 +112,9 @@ impl Connection {
             });
             drop(reply.send(result));
         };
-        thread::Builder::new()
-            .name("rungmq-errand".to_owned())
-            .spawn(errand)
+        let clock = &core.services.clock;
+        clock
+            .spawn("rungmq-errand".to_owned(), Box::new(errand))
             .map_err(|error| {
                 Error::Configuration(format!("no thread could be started: {error}"))
             })?;

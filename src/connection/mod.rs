@@ -12,7 +12,7 @@ pub use builder::ConnectionBuilder;
 pub use group::{ConsumerGroup, RunningGroup};
 
 use crate::ack::Answer;
-use crate::clock::SystemClock;
+use crate::clock::Clock;
 use crate::consumer::{Consumer, ConsumerBuilder, Registrar, Services};
 use crate::envelope::Envelope;
 use crate::error::Error;
@@ -101,6 +101,9 @@ impl Connection {
     ///
     /// Whatever is missing has RabbitMQ's default: `guest`, `localhost`, 5672 (5671 for TLS), `/`. Parameters are `heartbeat`
     /// (s), `channel_max`, `connection_timeout` (ms) and `auth_mechanism=external`.
+    ///
+    /// `memory://name` is the embedded broker of that name in this process, made when it is first asked for: see
+    /// [`testing`](crate::testing). It takes the first three of these parameters, and `profile`.
     pub fn builder(url: impl Into<String>) -> ConnectionBuilder {
         ConnectionBuilder::new(url.into())
     }
@@ -109,12 +112,18 @@ impl Connection {
         builder: ConnectionBuilder,
         transports: Vec<Arc<dyn Transport>>,
         limit: Duration,
+        clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
         let no_thread = |error: std::io::Error| {
             Error::Configuration(format!("no thread could be started: {error}"))
         };
         let sockets = Sockets::default();
-        let dialler = Arc::new(Dialler::new(transports, limit, sockets.clone()));
+        let dialler = Arc::new(Dialler::new(
+            transports,
+            limit,
+            sockets.clone(),
+            clock.clone(),
+        ));
         let commands = unbounded();
         let uplink =
             open_uplink(&dialler, limit, 0, &commands.0).map_err(|error| Error::Connect {
@@ -125,6 +134,7 @@ impl Connection {
         let backoff = Backoff::new(first, longest);
         let (publisher, publisher_ended) = Publisher::start(PublisherSettings {
             dialler: dialler.clone(),
+            clock: clock.clone(),
             metrics: builder.metrics.clone(),
             confirm_timeout: builder.confirm_timeout,
             connect_timeout: limit,
@@ -135,7 +145,7 @@ impl Connection {
         .map_err(no_thread)?;
         let services = Services {
             publisher: publisher.clone(),
-            clock: Arc::new(SystemClock),
+            clock,
             metrics: builder.metrics.clone(),
             call_timeout: limit,
         };

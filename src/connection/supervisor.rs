@@ -4,21 +4,21 @@
 //! waits for with a limit, and behind every limit stands the kill switch of the sockets.
 
 use super::status::{Phase, Status};
-use crate::clock::Clock;
+use crate::clock::{Clock, Timer, later};
 use crate::consumer::{Consumer, GRACE};
 use crate::declaration::Declaration;
 use crate::error::Error;
 use crate::link::{
-    Backoff, DialError, Dialler, LinkNotice, Operation, OverSignal, Sockets, Uplink,
+    Backoff, DialError, Dialler, LinkNotice, Operation, OverSignal, Sockets, Uplink, is_over,
 };
 use crate::metrics::{Lost, Metrics, Recovered, Retrying};
 use crate::publisher::Publisher;
 use crate::shutdown::{Deadline, DrainTimeout, StrandedDelivery};
-use crossbeam_channel::{Receiver, Select, Sender, never, select, tick};
+use crate::threads;
+use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, tick};
 use log::{debug, info, warn};
 use std::io;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// After the kill switch: for the threads that it frees.
@@ -81,14 +81,13 @@ impl Supervisor {
             up_since: now,
             down_since: now,
             failed_attempts: 0,
-            retry: never(),
+            retry: Timer::never(),
             probe: tick(PROBE_INTERVAL),
             watch: tick(WATCH_INTERVAL),
         };
-        thread::Builder::new()
-            .name("rungmq-supervisor".to_owned())
-            .spawn(move || supervision.run())?;
-        Ok(())
+        let clock = supervision.supervisor.clock.clone();
+        let run = move || supervision.run();
+        clock.spawn("rungmq-supervisor".to_owned(), Box::new(run))
     }
 }
 
@@ -100,7 +99,7 @@ struct Supervision {
     down_since: Instant,
     failed_attempts: u32,
     /// When to dial again.
-    retry: Receiver<Instant>,
+    retry: Timer,
     /// When to ask a broker that sends no heartbeats whether it is there.
     probe: Receiver<Instant>,
     /// When to look at a write that may be stuck.
@@ -110,27 +109,24 @@ struct Supervision {
 impl Supervision {
     fn run(&mut self) {
         loop {
-            let command = select! {
-                recv(self.supervisor.commands.1) -> command => command,
-                recv(self.retry) -> _ => {
-                    self.dial();
-                    continue;
-                }
-                recv(self.supervisor.publisher_ended) -> _ => {
-                    // Only a panic of its own ends it before a close: nothing could be retried or set aside any more.
-                    self.supervisor.status.lose("the publisher thread has ended");
-                    return self.give_up();
-                }
-                recv(self.watch) -> _ => {
-                    self.supervisor.publisher.give_up_stuck_write();
-                    continue;
-                }
-                recv(self.probe) -> _ => {
-                    self.probe();
-                    continue;
-                }
-            };
-            match command {
+            self.wait();
+            if self.retry.is_due() {
+                self.dial();
+            }
+            if is_over(&self.supervisor.publisher_ended) {
+                // Only a panic of its own ends it before a close: nothing could be retried or set aside any more.
+                self.supervisor
+                    .status
+                    .lose("the publisher thread has ended");
+                return self.give_up();
+            }
+            if self.watch.try_recv().is_ok() {
+                self.supervisor.publisher.give_up_stuck_write();
+            }
+            if self.probe.try_recv().is_ok() {
+                self.probe();
+            }
+            match self.supervisor.commands.1.try_recv() {
                 Ok(Command::Notice { number, notice }) if number == self.number => {
                     self.notice(notice);
                 }
@@ -138,14 +134,26 @@ impl Supervision {
                     Ok(uplink) => self.recovered(uplink),
                     Err(error) => self.not_recovered(&format!("no connection to {error}")),
                 },
-                Ok(Command::Notice { .. } | Command::Dialled { .. }) => {}
+                Ok(Command::Notice { .. } | Command::Dialled { .. }) | Err(TryRecvError::Empty) => {
+                }
                 Ok(Command::Close { deadline, timeout }) => return self.close(deadline, timeout),
-                Err(_) => return,
+                Err(TryRecvError::Disconnected) => return,
             }
             if self.has_given_up() {
                 return self.give_up();
             }
         }
+    }
+
+    /// Blocks until there is something to do.
+    fn wait(&self) {
+        let mut select = Select::new();
+        select.recv(&self.supervisor.commands.1);
+        select.recv(&self.retry);
+        select.recv(&self.supervisor.publisher_ended);
+        select.recv(&self.watch);
+        select.recv(&self.probe);
+        threads::ready(select, None);
     }
 
     /// Without heartbeats a dead peer shows only when it is asked something: the admin threads give up a link that does not
@@ -196,16 +204,16 @@ impl Supervision {
 
     fn pause(&mut self) {
         let supervisor = &mut self.supervisor;
-        let pause = supervisor.backoff.pause(rand::random());
+        let pause = supervisor.backoff.pause(supervisor.clock.chance());
         let attempt = self.failed_attempts + 1;
         info!("connecting again in {pause:?} (attempt {attempt})");
         supervisor.metrics.retrying(&Retrying::new(attempt, pause));
-        self.retry = supervisor.clock.at(supervisor.clock.now() + pause);
+        self.retry = supervisor.clock.at(later(supervisor.clock.now(), pause));
     }
 
     /// Dials on a thread of its own.
     fn dial(&mut self) {
-        self.retry = never();
+        self.retry = Timer::never();
         self.number += 1;
         let number = self.number;
         let commands = self.supervisor.commands.0.clone();
@@ -215,8 +223,8 @@ impl Supervision {
             let result = open_uplink(&dialler, limit, number, &commands);
             drop(commands.send(Command::Dialled { number, result }));
         };
-        let thread = thread::Builder::new().name("rungmq-redial".to_owned());
-        if let Err(error) = thread.spawn(redial) {
+        let name = "rungmq-redial".to_owned();
+        if let Err(error) = self.supervisor.clock.spawn(name, Box::new(redial)) {
             warn!("no thread could be started to connect again: {error}");
             self.pause();
         }
@@ -328,12 +336,10 @@ impl Supervision {
             for signal in signals {
                 select.recv(signal);
             }
-            let command = select.recv(commands);
-            let ready = match drain.deadline.plus(grace).instant() {
-                Some(limit) => select.ready_deadline(limit),
-                None => Ok(select.ready()),
-            };
-            if ready != Ok(command) {
+            select.recv(commands);
+            let limit = drain.deadline.plus(grace);
+            threads::ready(select, limit.instant());
+            if limit.has_passed() || signals.iter().any(|signal| is_over(signal)) {
                 return;
             }
             if let Ok(Command::Close { deadline, timeout }) = commands.try_recv()

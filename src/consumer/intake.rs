@@ -4,10 +4,12 @@ use super::pool::{Job, News, Pool, Report};
 use super::questions::Finding;
 use super::settling::{Memory, Settling};
 use super::{Context, Control, Shared};
+use crate::clock::Timer;
 use crate::publisher::CopyAnswer;
 use crate::shutdown::{Deadline, StrandedDelivery};
+use crate::threads;
 use crate::transport::{Channel, Failure, Incoming, Subscription};
-use crossbeam_channel::{Receiver, Select, never, unbounded};
+use crossbeam_channel::{Receiver, Select, tick, unbounded};
 use log::debug;
 use std::time::{Duration, Instant};
 
@@ -72,10 +74,7 @@ impl<'a> Intake<'a> {
                 (report, answer, find),
             ),
             draining: None,
-            slow_look: context
-                .services
-                .clock
-                .at(context.services.clock.now() + SLOW_LOOK),
+            slow_look: tick(SLOW_LOOK),
         }
     }
 
@@ -100,7 +99,7 @@ impl<'a> Intake<'a> {
     /// Blocks until there is something to do.
     fn wait(&self) {
         let due = self.settling.next_release();
-        let release = due.map_or_else(never, |due| self.context.services.clock.at(due));
+        let release = due.map_or_else(Timer::never, |due| self.context.services.clock.at(due));
         let mut select = Select::new();
         select.recv(self.control);
         select.recv(&self.reports);
@@ -112,10 +111,7 @@ impl<'a> Intake<'a> {
         if self.subscribed {
             self.subscription.watch(&mut select);
         }
-        match self.draining.and_then(Deadline::instant) {
-            Some(deadline) => drop(select.ready_deadline(deadline)),
-            None => drop(select.ready()),
-        }
+        threads::ready(select, self.draining.and_then(Deadline::instant));
     }
 
     /// Does everything there is to do.
@@ -144,8 +140,6 @@ impl<'a> Intake<'a> {
         }
         if self.slow_look.try_recv().is_ok() {
             self.settling.look_at_what_takes_long();
-            let clock = &self.context.services.clock;
-            self.slow_look = clock.at(clock.now() + SLOW_LOOK);
         }
         self.settling.release_held()?;
         self.settling.write_acks()?;

@@ -21,7 +21,7 @@ pub(crate) struct Pace {
 impl Pace {
     /// A copy that was handed over at `since` has failed; returns the pause before its message goes back.
     pub(crate) fn failed(&mut self, since: Instant, now: Instant, delivery_count: i64) -> Duration {
-        let same_round = self.round_ends.is_some_and(|end| since <= end);
+        let same_round = self.round_ends.is_some_and(|end| since < end);
         if !same_round {
             self.rounds = self.rounds.saturating_add(1);
         }

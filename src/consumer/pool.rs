@@ -10,18 +10,18 @@ use super::task::{InFlight, Started, Task, handling};
 use crate::clock::{Clock, later};
 use crate::envelope::Envelope;
 use crate::id::new_id;
-use crate::link::Generation;
+use crate::link::{Generation, is_over};
 use crate::message::Opened;
 use crate::metrics::Metrics;
 use crate::retry::{Decision, RetryPolicy, Verdict, Wait, decide};
+use crate::threads;
 use crate::transport::Delivery;
-use crossbeam_channel::{Sender, select};
+use crossbeam_channel::{Select, Sender};
 use log::warn;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// What a worker tells the consumer thread.
@@ -95,7 +95,7 @@ pub(super) struct Pool(Arc<Shared>);
 struct Shared {
     work: Work,
     state: Mutex<State>,
-    wake: Condvar,
+    wake: Arc<Condvar>,
 }
 
 #[derive(Default)]
@@ -120,7 +120,7 @@ impl Pool {
         Self(Arc::new(Shared {
             work,
             state: Mutex::default(),
-            wake: Condvar::new(),
+            wake: Arc::new(Condvar::new()),
         }))
     }
 
@@ -146,10 +146,8 @@ impl Pool {
             state.starting += 1;
             let shared = self.0.clone();
             let name = format!("rungmq-worker-{}", self.0.work.label);
-            if let Err(error) = thread::Builder::new()
-                .name(name)
-                .spawn(move || shared.run())
-            {
+            let run = Box::new(move || shared.run());
+            if let Err(error) = self.0.work.clock.spawn(name, run) {
                 state.threads -= 1;
                 state.starting -= 1;
                 warn!(
@@ -254,7 +252,10 @@ impl Shared {
                 None if state.closed || state.threads > self.work.concurrency => break,
                 None => {
                     state.idle += 1;
-                    self.wake.wait(&mut state);
+                    let concurrency = self.work.concurrency;
+                    threads::wait(&self.wake, &mut state, |state| {
+                        state.closed || state.wanted(concurrency) > 0
+                    });
                     state.idle -= 1;
                 }
             }
@@ -329,9 +330,19 @@ impl Shared {
     }
 
     fn wait(&self, tag: u64, until: Instant, then: News, reporter: &Reporter) {
-        select! {
-            recv(self.work.clock.at(until)) -> _ => reporter.report(tag, then),
-            recv(reporter.generation.waits_over()) -> _ => {}
+        let timer = self.work.clock.at(until);
+        let over = reporter.generation.waits_over();
+        loop {
+            let mut select = Select::new();
+            select.recv(&timer);
+            select.recv(over);
+            threads::ready(select, None);
+            if is_over(over) {
+                return;
+            }
+            if timer.is_due() {
+                return reporter.report(tag, then);
+            }
         }
     }
 
@@ -342,7 +353,7 @@ impl Shared {
             label,
             ..
         } = &self.work;
-        let wait = policy.jittered(delay, rand::random());
+        let wait = policy.jittered(delay, self.work.clock.chance());
         if wait > *longest_wait {
             warn!(
                 "{label}: a retry waits {longest_wait:?} instead of {wait:?}: no longer in the consumer"

@@ -476,7 +476,10 @@ impl<'a> Settling<'a> {
 
     fn wait_for_rung(&mut self, tag: u64, delay: Duration) {
         let rung = naming::retry_queue(&self.settings.queue, delay);
-        let wait = self.settings.policy.jittered(delay, rand::random());
+        let wait = self
+            .settings
+            .policy
+            .jittered(delay, self.services.clock.chance());
         let now = self.services.clock.now();
         let longest = self.settings.longest_wait;
         if self.memory.warned.insert(Target::Rung(delay)) {

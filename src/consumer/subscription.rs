@@ -6,19 +6,20 @@ use super::pool::{Pool, Work};
 use super::settling::Memory;
 use super::task::InFlight;
 use super::{Consumer, Context, Control, End, Registrar, Services, Settings, Shared, share};
+use crate::clock::{Timer, later};
 use crate::error::Error;
 use crate::link::{Backoff, Over, Uplink};
 use crate::metrics::Subscribed;
 use crate::retry::Rung;
 use crate::shutdown::Deadline;
+use crate::threads;
 use crate::transport::Failure;
-use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
+use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded, unbounded};
 use log::{info, warn};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 /// Between tries to subscribe again over a connection that is up.
@@ -67,6 +68,7 @@ pub(super) fn start(
     }));
     let limit = services.call_timeout;
     let label = settings.label.clone();
+    let clock = services.clock.clone();
     let (started, outcome) = bounded(1);
     let thread = ConsumerThread {
         shared: consumer.0.clone(),
@@ -78,12 +80,12 @@ pub(super) fn start(
     };
     // Known before it starts, so that a close that comes meanwhile finds it.
     connection.register(&consumer);
-    thread::Builder::new()
-        .name(format!("rungmq-consumer-{label}"))
-        .spawn(move || {
-            thread.run(uplink);
-            drop(over);
-        })
+    let run = move || {
+        thread.run(uplink);
+        drop(over);
+    };
+    clock
+        .spawn(format!("rungmq-consumer-{label}"), Box::new(run))
         .map_err(|error| {
             Error::Configuration(format!("no consumer thread could be started: {error}"))
         })?;
@@ -193,29 +195,30 @@ impl ConsumerThread {
         let clock = &self.services.clock;
         // A lost link was lost by itself; what ends on a link that is up is paced.
         let mut pause = if uplink.link.is_gone() {
-            never()
+            Timer::never()
         } else {
-            clock.at(clock.now() + backoff.pause(rand::random()))
+            clock.at(later(clock.now(), backoff.pause(clock.chance())))
         };
         let mut paused = false;
         loop {
             if let Some(recovered) = self.shared.recovered.lock().take() {
                 uplink = recovered;
                 paused = true;
-                pause = never();
+                pause = Timer::never();
             }
             if paused && !uplink.link.is_gone() && self.shared.pool.has_permit() {
                 return Next::Again(uplink);
             }
-            select! {
-                recv(self.inbox) -> control => match control {
-                    Ok(Control::LookAgain) => {}
-                    Ok(Control::Stop(_)) | Err(_) => return Next::Stopped,
-                },
-                recv(pause) -> _ => {
-                    paused = true;
-                    pause = never();
-                }
+            let mut select = Select::new();
+            select.recv(&self.inbox);
+            select.recv(&pause);
+            threads::ready(select, None);
+            match self.inbox.try_recv() {
+                Ok(Control::LookAgain) | Err(TryRecvError::Empty) => {}
+                Ok(Control::Stop(_)) | Err(TryRecvError::Disconnected) => return Next::Stopped,
+            }
+            if pause.is_due() {
+                paused = true;
             }
         }
     }

@@ -1,16 +1,19 @@
 //! Declarations and checks, each on a throw-away channel, so that a refusal costs nobody else anything.
 
 use super::Link;
+use crate::clock::Clock;
 use crate::declaration::Declaration;
 use crate::error::Error;
-use crate::transport::Failure;
-use crossbeam_channel::{Receiver, Sender, bounded, select_biased, unbounded};
+use crate::threads;
+use crate::transport::{Channel, Failure};
+use crossbeam_channel::{
+    Receiver, Select, Sender, TryRecvError, bounded, select_biased, unbounded,
+};
 use log::warn;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::Duration;
 
 /// How long a probe may take before the connection counts as dead.
@@ -46,17 +49,23 @@ impl fmt::Debug for Admin {
 
 impl Admin {
     /// Starts the admin threads of `link`. `limit` bounds each operation.
-    pub(crate) fn start(link: Arc<Link>, limit: Duration) -> io::Result<Self> {
+    pub(crate) fn start(
+        link: Arc<Link>,
+        limit: Duration,
+        clock: &Arc<dyn Clock>,
+    ) -> io::Result<Self> {
         let (jobs, inbox) = unbounded();
         let mut coordinator = Coordinator {
-            performer: Performer::start(&link)?,
+            performer: Performer::start(&link, clock.as_ref())?,
             link: link.clone(),
+            clock: clock.clone(),
             limit,
             left: Arc::default(),
         };
-        thread::Builder::new()
-            .name("rungmq-admin".to_owned())
-            .spawn(move || coordinator.run(&inbox))?;
+        clock.spawn(
+            "rungmq-admin".to_owned(),
+            Box::new(move || coordinator.run(&inbox)),
+        )?;
         Ok(Self { jobs, link })
     }
 
@@ -106,6 +115,7 @@ impl Admin {
 struct Coordinator {
     performer: Performer,
     link: Arc<Link>,
+    clock: Arc<dyn Clock>,
     limit: Duration,
     /// Threads in calls that the broker has not answered yet.
     left: Arc<AtomicUsize>,
@@ -116,12 +126,15 @@ impl Coordinator {
     fn run(&mut self, jobs: &Receiver<Job>) {
         let link = self.link.clone();
         loop {
-            select_biased! {
-                recv(jobs) -> job => match job {
-                    Ok(job) => self.serve(job),
-                    Err(_) => return,
-                },
-                recv(link.gone()) -> _ => return,
+            let mut select = Select::new();
+            select.recv(jobs);
+            select.recv(link.gone());
+            threads::ready(select, None);
+            match jobs.try_recv() {
+                Ok(job) => self.serve(job),
+                Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) if link.is_gone() => return,
+                Err(TryRecvError::Empty) => {}
             }
         }
     }
@@ -150,10 +163,10 @@ impl Coordinator {
         let left = self.performer.leave(&self.left);
         let answers = left <= MOST_LEFT_BEHIND
             && self.link.open_channel(PROBE).is_ok_and(|channel| {
-                close_elsewhere(channel);
+                self.close_elsewhere(channel);
                 true
             });
-        match Performer::start(&self.link) {
+        match Performer::start(&self.link, self.clock.as_ref()) {
             Ok(performer) if answers => self.performer = performer,
             _ => {
                 warn!("the broker does not answer any more: the connection is given up");
@@ -161,14 +174,15 @@ impl Coordinator {
             }
         }
     }
-}
 
-/// Closing a channel may hang like any other call, so not on the coordinator's thread.
-fn close_elsewhere(channel: Box<dyn crate::transport::Channel>) {
-    let closing = thread::Builder::new()
-        .name("rungmq-probe".to_owned())
-        .spawn(move || drop(channel.close()));
-    drop(closing);
+    /// Closing a channel may hang like any other call, so not on the coordinator's thread.
+    fn close_elsewhere(&self, channel: Box<dyn Channel>) {
+        let closing = move || drop(channel.close());
+        drop(
+            self.clock
+                .spawn("rungmq-probe".to_owned(), Box::new(closing)),
+        );
+    }
 }
 
 /// The thread that makes the calls, one after the other.
@@ -180,25 +194,24 @@ struct Performer {
 }
 
 impl Performer {
-    fn start(link: &Arc<Link>) -> io::Result<Self> {
+    fn start(link: &Arc<Link>, clock: &dyn Clock) -> io::Result<Self> {
         let (operations, inbox) = unbounded();
         let (outbox, results) = unbounded();
         let left: Arc<OnceLock<Arc<AtomicUsize>>> = Arc::default();
         let (link, counter) = (link.clone(), left.clone());
-        thread::Builder::new()
-            .name("rungmq-admin-call".to_owned())
-            .spawn(move || {
-                for operation in inbox {
-                    let result = perform(&link, &operation);
-                    if let Some(left) = counter.get() {
-                        left.fetch_sub(1, Ordering::AcqRel);
-                        return;
-                    }
-                    if outbox.send(result).is_err() {
-                        return;
-                    }
+        let calls = move || {
+            while let Some(operation) = next(&inbox) {
+                let result = perform(&link, &operation);
+                if let Some(left) = counter.get() {
+                    left.fetch_sub(1, Ordering::AcqRel);
+                    return;
                 }
-            })?;
+                if outbox.send(result).is_err() {
+                    return;
+                }
+            }
+        };
+        clock.spawn("rungmq-admin-call".to_owned(), Box::new(calls))?;
         Ok(Self {
             operations,
             results,
@@ -211,6 +224,20 @@ impl Performer {
         let left = count.fetch_add(1, Ordering::AcqRel) + 1;
         let _ = self.left.set(count.clone());
         left
+    }
+}
+
+/// The next operation; none when nobody asks any more.
+fn next(inbox: &Receiver<Operation>) -> Option<Operation> {
+    loop {
+        let mut select = Select::new();
+        select.recv(inbox);
+        threads::ready(select, None);
+        match inbox.try_recv() {
+            Ok(operation) => return Some(operation),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => {}
+        }
     }
 }
 

@@ -1,13 +1,12 @@
 //! Making links: each attempt in a thread of its own, because a name look-up cannot be interrupted.
 
-use crate::clock::{later, monotonic};
+use crate::clock::{Clock, later, monotonic};
 use crate::transport::{Dialled, KillSwitch, Transport};
 use crossbeam_channel::bounded;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Duration;
 
 /// No connection came about.
@@ -62,6 +61,7 @@ pub(crate) struct Dialler {
     next: AtomicUsize,
     limit: Duration,
     sockets: Sockets,
+    clock: Arc<dyn Clock>,
 }
 
 impl Dialler {
@@ -70,12 +70,14 @@ impl Dialler {
         transports: Vec<Arc<dyn Transport>>,
         limit: Duration,
         sockets: Sockets,
+        clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
             transports,
             next: AtomicUsize::new(0),
             limit,
             sockets,
+            clock,
         }
     }
 
@@ -85,6 +87,11 @@ impl Dialler {
         first
             .map(|transport| transport.address())
             .unwrap_or_default()
+    }
+
+    /// Whose threads the links of this dialler run on.
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
     }
 
     /// Tries each address once, the one that answered last first.
@@ -124,9 +131,8 @@ impl Dialler {
                 drop(reply.send(dialled));
             }
         };
-        thread::Builder::new()
-            .name("rungmq-dial".to_owned())
-            .spawn(attempt)
+        self.clock
+            .spawn("rungmq-dial".to_owned(), Box::new(attempt))
             .map_err(|failed| error(format!("no thread could be started: {failed}")))?;
         match answer.recv_deadline(limit) {
             Ok(dialled) => dialled.map_err(error),

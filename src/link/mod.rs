@@ -17,7 +17,7 @@ pub(crate) use dialler::{DialError, Dialler, Sockets};
 pub(crate) use generation::Generation;
 pub(crate) use opener::{Link, LinkNotice};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -36,13 +36,14 @@ impl Uplink {
         limit: Duration,
         notify: impl Fn(LinkNotice) + Send + 'static,
     ) -> Result<Self, DialError> {
+        let clock = dialler.clock();
         let dialled = dialler.dial()?;
         let no_thread = |error: std::io::Error| DialError {
             address: dialler.address(),
             reason: format!("no thread could be started: {error}"),
         };
-        let link = Link::start(dialled, "consume", notify).map_err(no_thread)?;
-        let admin = Admin::start(link.clone(), limit).map_err(no_thread)?;
+        let link = Link::start(dialled, "consume", clock.as_ref(), notify).map_err(no_thread)?;
+        let admin = Admin::start(link.clone(), limit, clock).map_err(no_thread)?;
         Ok(Self { link, admin })
     }
 }
@@ -62,6 +63,11 @@ pub(crate) struct Over {
 
 /// Becomes ready, and stays so, once its [`Over`] is dropped.
 pub(crate) type OverSignal = Receiver<std::convert::Infallible>;
+
+/// Whether what the signal tells of is over.
+pub(crate) fn is_over(signal: &OverSignal) -> bool {
+    signal.try_recv() == Err(TryRecvError::Disconnected)
+}
 
 impl Over {
     pub(crate) fn new() -> (Self, OverSignal) {

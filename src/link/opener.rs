@@ -1,13 +1,14 @@
 //! The thread that owns a connection: it opens channels, watches for the end, and closes.
 
-use super::{Over, OverSignal};
+use super::{Over, OverSignal, is_over};
+use crate::clock::Clock;
+use crate::threads;
 use crate::transport::{self, Activity, Channel, Dialled, Failure, KillSwitch, LinkEvent};
 use crossbeam_channel::{Receiver, Select, Sender, bounded, select_biased, unbounded};
 use log::debug;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 type OpenReply = Sender<Result<Box<dyn Channel>, Failure>>;
@@ -42,6 +43,7 @@ impl Link {
     pub(crate) fn start(
         dialled: Dialled,
         name: &str,
+        clock: &dyn Clock,
         notify: impl Fn(LinkNotice) + Send + 'static,
     ) -> io::Result<Arc<Self>> {
         let (requests, inbox) = unbounded();
@@ -54,9 +56,10 @@ impl Link {
             kill: dialled.kill.clone(),
             _over: over,
         };
-        thread::Builder::new()
-            .name(format!("rungmq-opener-{name}"))
-            .spawn(move || opener.run(&notify))?;
+        clock.spawn(
+            format!("rungmq-opener-{name}"),
+            Box::new(move || opener.run(&notify)),
+        )?;
         Ok(Arc::new(Self {
             requests,
             kill: dialled.kill,
@@ -96,10 +99,7 @@ impl Link {
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        matches!(
-            self.gone.try_recv(),
-            Err(crossbeam_channel::TryRecvError::Disconnected)
-        )
+        is_over(&self.gone)
     }
 
     /// The largest frame that may be sent, in bytes.
@@ -150,8 +150,7 @@ impl Opener {
         let mut select = Select::new();
         select.recv(&self.requests);
         self.link.watch(&mut select);
-        select.ready();
-        drop(select);
+        threads::ready(select, None);
         loop {
             match self.link.next_event() {
                 Ok(Some(LinkEvent::Blocked(reason))) => notify(LinkNotice::Blocked(reason)),

@@ -9,7 +9,7 @@ mod reply;
 mod thread;
 mod tracker;
 
-use crate::clock::monotonic;
+use crate::clock::{Clock, monotonic};
 use crate::link::{Backoff, Dialler, Generation, Link};
 use crate::metrics::{Metrics, PublishOutcome, Published};
 use crate::transport::Outgoing;
@@ -102,6 +102,7 @@ enum Waiter {
 #[derive(Debug)]
 pub(crate) struct PublisherSettings {
     pub(crate) dialler: Arc<Dialler>,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
     pub(crate) confirm_timeout: Duration,
     pub(crate) connect_timeout: Duration,

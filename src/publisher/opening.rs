@@ -33,7 +33,8 @@ pub(super) fn open(
             notice,
         }));
     };
-    let link = Link::start(dialled, "publish", notify).map_err(|error| error.to_string())?;
+    let link = Link::start(dialled, "publish", settings.clock.as_ref(), notify)
+        .map_err(|error| error.to_string())?;
     let channel =
         || confirm_channel(&link, settings.connect_timeout).map_err(|failure| failure.to_string());
     Ok(Opened {

@@ -6,17 +6,17 @@ use super::{
     Command, PublishResult, PublisherSettings, PublisherView, UnknownCause, Waiter, Writing,
     blocked_text,
 };
-use crate::clock::monotonic;
+use crate::clock::{Timer, later, monotonic};
 use crate::link::{Backoff, Link, LinkNotice, Over, OverSignal};
 use crate::metrics::Published;
 use crate::shutdown::Deadline;
+use crate::threads;
 use crate::transport::Failure;
 use crossbeam_channel::{Receiver, Select, Sender};
 use log::{debug, warn};
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often a connection that has fallen silent is looked at.
@@ -43,22 +43,22 @@ pub(super) fn start(
         trials: Lane::one_at_a_time(settings.confirm_timeout),
         proven: HashSet::new(),
         backoff: settings.backoff,
-        settings,
         inbox,
         commands,
         state: State::Absent { not_before: None },
         number: 0,
-        opened_at: monotonic(),
+        opened_at: settings.clock.now(),
         down: None,
         blocked: None,
         stopping: None,
+        settings,
     };
-    thread::Builder::new()
-        .name("rungmq-publisher".to_owned())
-        .spawn(move || {
-            publisher.run();
-            drop(over);
-        })?;
+    let clock = publisher.settings.clock.clone();
+    let run = move || {
+        publisher.run();
+        drop(over);
+    };
+    clock.spawn("rungmq-publisher".to_owned(), Box::new(run))?;
     Ok(ended)
 }
 
@@ -88,7 +88,7 @@ impl PublisherThread {
         loop {
             self.wait();
             // Whoever was woken together hands over together: fewer and larger batches.
-            thread::yield_now();
+            std::thread::yield_now();
             while let Ok(command) = self.inbox.try_recv() {
                 self.obey(command);
             }
@@ -113,9 +113,12 @@ impl PublisherThread {
             }
         }
         let retry = match self.state {
-            State::Absent { not_before } if self.is_needed() => not_before,
-            _ => None,
+            State::Absent {
+                not_before: Some(instant),
+            } if self.is_needed() => self.settings.clock.at(instant),
+            _ => Timer::never(),
         };
+        select.recv(&retry);
         let silence = self
             .copies
             .waits_for_silence()
@@ -127,13 +130,9 @@ impl PublisherThread {
             copies,
             self.publishes.next_limit(),
             self.trials.next_limit(),
-            retry,
             self.stopping.and_then(Deadline::instant),
         ];
-        match limits.into_iter().flatten().min() {
-            Some(limit) => drop(select.ready_deadline(limit)),
-            None => drop(select.ready()),
-        }
+        threads::ready(select, limits.into_iter().flatten().min());
     }
 
     fn obey(&mut self, command: Command) {
@@ -173,7 +172,7 @@ impl PublisherThread {
     fn opened(&mut self, opened: Opened) {
         debug!("publishing connection opened");
         self.number = opened.number;
-        self.opened_at = monotonic();
+        self.opened_at = self.settings.clock.now();
         self.down = None;
         self.copies.open = Some(opened.copies);
         self.publishes.open = Some(opened.publishes);
@@ -183,12 +182,16 @@ impl PublisherThread {
 
     fn not_opened(&mut self, reason: &str) {
         warn!("no publishing connection: {reason}");
-        let pause = self.backoff.pause(rand::random());
-        self.state = State::Absent {
-            not_before: monotonic().checked_add(pause),
-        };
+        let not_before = Some(self.after_a_pause());
+        self.state = State::Absent { not_before };
         self.refuse_callers(reason);
         self.down = Some(reason.to_owned());
+    }
+
+    /// When to try again.
+    fn after_a_pause(&mut self) -> Instant {
+        let clock = &self.settings.clock;
+        later(clock.now(), self.backoff.pause(clock.chance()))
     }
 
     fn try_now(&mut self) {
@@ -223,12 +226,10 @@ impl PublisherThread {
         // What that link still has to say comes too late, and must not be taken for the next one's.
         self.number += 1;
         self.down = Some(reason.to_owned());
-        self.backoff.lasted(self.opened_at.elapsed());
-        let not_before = if self.backoff.is_at_once() {
-            None
-        } else {
-            monotonic().checked_add(self.backoff.pause(rand::random()))
-        };
+        let life = self.settings.clock.now();
+        let life = life.saturating_duration_since(self.opened_at);
+        self.backoff.lasted(life);
+        let not_before = (!self.backoff.is_at_once()).then(|| self.after_a_pause());
         self.state = State::Absent { not_before };
     }
 
@@ -307,7 +308,7 @@ impl PublisherThread {
         }
         match self.state {
             State::Absent { not_before } => {
-                if is_due(not_before) {
+                if not_before.is_none_or(|instant| instant <= self.settings.clock.now()) {
                     self.open();
                 }
             }
@@ -369,10 +370,8 @@ impl PublisherThread {
             // A publisher that has ended meanwhile drops the link, which closes it.
             drop(commands.send(Command::Opened(opened)));
         };
-        if let Err(error) = thread::Builder::new()
-            .name("rungmq-open-publishing".to_owned())
-            .spawn(opening)
-        {
+        let name = "rungmq-open-publishing".to_owned();
+        if let Err(error) = self.settings.clock.spawn(name, Box::new(opening)) {
             self.not_opened(&format!("no thread could be started: {error}"));
         }
     }
@@ -510,11 +509,6 @@ impl PublisherThread {
             Which::Trials => &mut self.trials,
         }
     }
-}
-
-/// Whether a link may be opened now.
-fn is_due(not_before: Option<Instant>) -> bool {
-    not_before.is_none_or(|instant| instant <= monotonic())
 }
 
 #[derive(Clone, Copy)]

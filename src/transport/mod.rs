@@ -8,6 +8,7 @@
 
 mod activity;
 pub(crate) mod amqp;
+pub(crate) mod memory;
 
 pub(crate) use self::activity::Activity;
 

@@ -67,10 +67,16 @@ fn links_that_die_before_they_are_taken_in_count_as_failed_attempts() {
     let limit = Duration::from_secs(10);
     let transport = Arc::new(Dying::default());
     let sockets = Sockets::default();
-    let dialler = Dialler::new(vec![transport.clone()], limit, sockets.clone());
+    let dialler = Dialler::new(
+        vec![transport.clone()],
+        limit,
+        sockets.clone(),
+        Arc::new(SystemClock),
+    );
     let dialler = Arc::new(dialler);
     let backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(10));
     let (publisher, publisher_ended) = Publisher::start(PublisherSettings {
+        clock: Arc::new(SystemClock),
         dialler: dialler.clone(),
         metrics: Metrics::default(),
         confirm_timeout: limit,
@@ -107,7 +113,7 @@ fn links_that_die_before_they_are_taken_in_count_as_failed_attempts() {
                 }
                 _ => {}
             }
-            select! {
+            crossbeam_channel::select! {
                 recv(too_late) -> _ => panic!("round {round}: {:?}, {transport:?}", status.phase()),
                 recv(after(Duration::from_millis(2))) -> _ => {}
             }

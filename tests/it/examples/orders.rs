@@ -8,14 +8,53 @@ use crate::harness::Vhost;
 #[test]
 fn the_table_of_orders_tells_where_each_order_is() {
     let vhost = Vhost::new();
-    let output = Command::new(binary("orders"))
-        .env("AMQP_URL", vhost.url())
-        .output()
-        .unwrap();
+    let said = run(Some(&vhost.url()));
+    assert!(said.starts_with(" "), "the first attempt at once: {said}");
+    for row in vhost.list_queues(&["name", "messages"]) {
+        assert_eq!(row["messages"], 0, "{row:?}");
+    }
+    assert!(
+        vhost
+            .queue_names()
+            .contains(&"orders.new.retry.2s".to_owned())
+    );
+}
+
+#[test]
+fn without_a_broker_orders_does_the_same_on_the_embedded_one_by_its_clock() {
+    let said = run(None);
+    let (first, attempts) = said.split_once("\n\n").unwrap();
+    assert!(first.starts_with("On the embedded broker"), "{first}");
+    let mut attempts: Vec<&str> = attempts.lines().collect();
+    attempts.sort_unstable();
+    assert_eq!(
+        attempts,
+        [
+            " 0.0 s, attempt 1: apples",
+            " 0.0 s, attempt 1: pears",
+            " 0.0 s, attempt 1: quinces",
+            " 0.0 s, attempt 1: unicorns",
+            " 0.5 s, attempt 2: pears",
+            " 0.5 s, attempt 2: quinces",
+            " 1.5 s, attempt 3: pears",
+            " 1.5 s, attempt 3: quinces",
+            " 3.5 s, attempt 4: quinces, back from its rung",
+        ]
+    );
+}
+
+/// Runs the example and holds its table to what must be in it; what it said before that.
+fn run(url: Option<&str>) -> String {
+    let mut orders = Command::new(binary("orders"));
+    orders.env_remove("AMQP_URL");
+    if let Some(url) = url {
+        orders.env("AMQP_URL", url);
+    }
+    let output = orders.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{text}{stderr}");
-    let (said, table) = text.split_once("\n\n").unwrap();
+    let (said, table) = text.rsplit_once("\n\n").unwrap();
     let tries = |item: &str| {
         said.lines()
             .map(|line| line.trim_end_matches(", back from its rung"))
@@ -53,12 +92,5 @@ fn the_table_of_orders_tells_where_each_order_is() {
             ("quinces", "shipped on attempt 4"),
         ]
     );
-    for row in vhost.list_queues(&["name", "messages"]) {
-        assert_eq!(row["messages"], 0, "{row:?}");
-    }
-    assert!(
-        vhost
-            .queue_names()
-            .contains(&"orders.new.retry.2s".to_owned())
-    );
+    said.to_owned()
 }

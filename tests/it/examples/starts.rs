@@ -87,3 +87,14 @@ fn help_is_no_error() {
     let text = String::from_utf8(child.stdout).unwrap();
     assert!(text.contains("--close-timeout"), "{text}");
 }
+
+#[test]
+fn the_embedded_broker_is_a_url_like_any_other() {
+    let ended = Worker::start("memory://worker", &format!("--declare --for 100ms {Q}")).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.lines[0]["event"], "consuming");
+    assert_eq!(ended.lines[0]["queue"], Q);
+    let undeclared = Worker::start("memory://worker", Q).end();
+    assert_eq!(undeclared.code, Some(2), "{undeclared:?}");
+    assert!(undeclared.stderr.contains(Q), "{}", undeclared.stderr);
+}

@@ -1,0 +1,280 @@
+//! A clock that stands still until the test moves it.
+
+use super::{Clock, Timer, later, monotonic};
+use crate::threads::{self, Crew};
+use crossbeam_channel::Sender;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How long, in real time, the library's threads may take over what there is to do at one moment.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// More moments than this are something that repeats for ever.
+const MOST_MOMENTS: usize = 100_000;
+/// 2026-01-01T00:00:00Z, when every test clock starts.
+const STARTS_AT_MILLIS: i64 = 1_767_225_600_000;
+
+/// A clock that stands still until the test moves it.
+///
+/// An embedded broker that runs on one ([`MemoryBroker::with_clock`](crate::testing::MemoryBroker::with_clock)), and every connection to
+/// it, take the time of everything that waits from it: message TTLs and queue expiry, the waits of retries and their
+/// jitter, the pauses before a message is handed back or a consumer or connection tries again, and the age that
+/// [`give_up_after`](crate::RetryPolicy::give_up_after) compares. What protects a service from a broker that does not answer
+/// stays on real time: the deadline of a close, confirm and connect timeouts, and how long a handler has run.
+///
+/// It starts at 2026-01-01T00:00:00Z. Clones are the same clock.
+///
+/// [`advance`](Self::advance) and [`advance_until_idle`](Self::advance_until_idle) go from one moment at which something is due
+/// to the next, and at each wait until no thread of the library has anything left to do: when they return,
+/// everything that was due has happened, handlers included. So a handler must not wait for the thread that moves the clock.
+///
+/// ```
+/// use rungmq::testing::{MemoryBroker, TestClock};
+/// use rungmq::{Ack, Connection, Queue, RetryPolicy, Topology};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let clock = TestClock::new();
+/// let broker = MemoryBroker::with_clock(&clock);
+/// let policy = RetryPolicy::fixed(3, Duration::from_secs(2 * 60 * 60))?;
+/// let mq = Connection::builder(broker.url()).retry_policy(policy.clone()).open()?;
+/// Topology::new().queue(Queue::new("orders").dead_letter().retry(&policy)).apply(&mq)?;
+/// mq.consume("orders", |_: rungmq::Message<String>| Ack::retry("the warehouse is closed"))?;
+///
+/// mq.publish("", "orders", "an order")?;
+/// let waited = clock.advance_until_idle();
+/// assert_eq!(waited, Duration::from_secs(4 * 60 * 60));
+/// assert_eq!(broker.messages("orders.dlq").len(), 1);
+/// # mq.close()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct TestClock(Arc<Inner>);
+
+struct Inner {
+    began: Instant,
+    time: Mutex<Time>,
+    crew: Arc<Crew>,
+    /// Held by whoever moves the clock.
+    moving: Mutex<()>,
+}
+
+struct Time {
+    passed: Duration,
+    chance: f64,
+    /// By when they are due, and in the order in which they were set.
+    timers: BTreeMap<(Instant, u64), Weak<Sender<Instant>>>,
+    set: u64,
+}
+
+impl TestClock {
+    /// A clock that stands at its start.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(Inner {
+            began: monotonic(),
+            time: Mutex::new(Time {
+                passed: Duration::ZERO,
+                chance: 0.5,
+                timers: BTreeMap::new(),
+                set: 0,
+            }),
+            crew: Arc::default(),
+            moving: Mutex::new(()),
+        }))
+    }
+
+    /// Moves the clock on by `duration`. When this returns, everything due until then has happened.
+    ///
+    /// `Duration::ZERO` waits for what is due now, such as the delivery of what has just been published.
+    ///
+    /// # Panics
+    ///
+    /// When a thread of the library is busy for more than a minute of real time: in a handler that does not return, or
+    /// with a broker that was frozen. The text names the threads.
+    pub fn advance(&self, duration: Duration) {
+        let _moving = self.0.moving.lock();
+        self.settle();
+        let until = later(self.now(), duration);
+        while let Some(due) = self.next_due().filter(|due| *due <= until) {
+            self.move_to(due);
+        }
+        self.0.time.lock().passed = until.saturating_duration_since(self.0.began);
+        self.settle();
+    }
+
+    /// Moves the clock on for as long as anything waits for it, and returns how far that was.
+    ///
+    /// # Panics
+    ///
+    /// As [`advance`](Self::advance), and when there is no end to it: a message that is handed back for ever because
+    /// the broker takes no copy of it, a consumer whose queue is missing.
+    pub fn advance_until_idle(&self) -> Duration {
+        let _moving = self.0.moving.lock();
+        self.settle();
+        let began = self.now();
+        for _ in 0..MOST_MOMENTS {
+            match self.next_due() {
+                Some(due) => self.move_to(due),
+                None => return self.now().saturating_duration_since(began),
+            }
+        }
+        panic!("something waits for the clock again and again: it would never be idle");
+    }
+
+    /// How far the clock has been moved since it was made.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.0.time.lock().passed
+    }
+
+    /// Where in their range jittered waits fall from now on: 0 is the shortest, 1 the longest. Defaults to 0.5, the wait
+    /// without jitter.
+    ///
+    /// # Panics
+    ///
+    /// When it is not a number from 0 to 1.
+    pub fn set_jitter(&self, place: f64) {
+        assert!(
+            (0.0..=1.0).contains(&place),
+            "the place is a number from 0 to 1"
+        );
+        self.0.time.lock().chance = place;
+    }
+
+    /// When the next timer is due that somebody still waits for.
+    fn next_due(&self) -> Option<Instant> {
+        let mut time = self.0.time.lock();
+        time.timers.retain(|_, alarm| alarm.strong_count() > 0);
+        time.timers.keys().next().map(|(due, _)| *due)
+    }
+
+    /// Fires what is due at `due`, one timer after the other, so that what follows from each has happened before the next.
+    fn move_to(&self, due: Instant) {
+        let fired = {
+            let mut time = self.0.time.lock();
+            time.passed = due.saturating_duration_since(self.0.began);
+            time.timers.pop_first()
+        };
+        if let Some(alarm) = fired.and_then(|(_, alarm)| alarm.upgrade()) {
+            let _ = alarm.send(due);
+        }
+        self.settle();
+    }
+
+    fn settle(&self) {
+        if let Err(at_work) = self.0.crew.settle(later(monotonic(), PATIENCE)) {
+            panic!(
+                "the clock waits for threads that are busy for more than {PATIENCE:?}: {at_work:?}"
+            );
+        }
+    }
+}
+
+impl Default for TestClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for TestClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TestClock").field(&self.elapsed()).finish()
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Instant {
+        later(self.0.began, self.elapsed())
+    }
+
+    fn epoch_millis(&self) -> i64 {
+        let passed = i64::try_from(self.elapsed().as_millis()).unwrap_or(i64::MAX);
+        STARTS_AT_MILLIS.saturating_add(passed)
+    }
+
+    fn at(&self, due: Instant) -> Timer {
+        let (timer, alarm) = Timer::new();
+        let mut time = self.0.time.lock();
+        if due <= later(self.0.began, time.passed) {
+            let _ = alarm.upgrade().map(|alarm| alarm.send(due));
+        } else {
+            time.set += 1;
+            let key = (due, time.set);
+            time.timers.insert(key, alarm);
+        }
+        timer
+    }
+
+    fn chance(&self) -> f64 {
+        self.0.time.lock().chance
+    }
+
+    fn spawn(&self, name: String, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        threads::spawn(Some(&self.0.crew), name, work)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn timers_fire_in_order_and_only_when_their_time_has_come() {
+        let clock = TestClock::new();
+        let start = clock.now();
+        let late = clock.at(start + 2 * SECOND);
+        let soon = clock.at(start + SECOND);
+        assert!(clock.at(start).is_due());
+        clock.advance(SECOND / 2);
+        assert!(!soon.is_due());
+        clock.advance(SECOND / 2);
+        assert!(soon.is_due() && !soon.is_due() && !late.is_due());
+        assert_eq!(clock.elapsed(), SECOND);
+        assert_eq!(clock.advance_until_idle(), SECOND);
+        assert!(late.is_due());
+    }
+
+    #[test]
+    fn a_timer_that_nobody_waits_for_moves_nothing() {
+        let clock = TestClock::new();
+        drop(clock.at(clock.now() + SECOND));
+        assert_eq!(clock.advance_until_idle(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_wait_that_follows_from_another_is_within_the_same_advance() {
+        let clock = TestClock::new();
+        let (done, count) = crossbeam_channel::unbounded();
+        let inner = clock.clone();
+        let work = move || {
+            for round in 0..5 {
+                let timer = inner.at(inner.now() + SECOND);
+                let mut select = crossbeam_channel::Select::new();
+                select.recv(&timer);
+                threads::ready(select, None);
+                done.send((round, inner.elapsed())).unwrap();
+            }
+        };
+        clock.spawn("waiter".to_owned(), Box::new(work)).unwrap();
+        clock.advance(3 * SECOND);
+        let rounds: Vec<_> = count.try_iter().collect();
+        assert_eq!(rounds, [(0, SECOND), (1, 2 * SECOND), (2, 3 * SECOND)]);
+        assert_eq!(clock.advance_until_idle(), 2 * SECOND);
+    }
+
+    #[test]
+    fn the_epoch_moves_with_it() {
+        let clock = TestClock::new();
+        clock.advance(Duration::from_millis(1500));
+        assert_eq!(clock.epoch_millis(), STARTS_AT_MILLIS + 1500);
+        clock.advance(Duration::MAX);
+        assert!(clock.epoch_millis() > STARTS_AT_MILLIS);
+    }
+}

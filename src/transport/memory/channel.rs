@@ -1,0 +1,118 @@
+//! A channel: its consumers, what it has not settled yet, and whether it confirms.
+
+use super::ready::Entry;
+use super::refusal::Refusal;
+use super::state::{ConsumerId, LinkId, QueueId};
+use std::collections::BTreeMap;
+
+/// A channel.
+#[derive(Clone, Debug)]
+pub(super) struct Channel {
+    pub(super) link: LinkId,
+    /// For consumers that begin from now on; zero is no limit.
+    pub(super) prefetch: u16,
+    pub(super) consumers: BTreeMap<ConsumerId, Consumer>,
+    unacked: BTreeMap<u64, Unacked>,
+    last_tag: u64,
+    /// The tag of the last publish, once the channel confirms.
+    confirms: Option<u64>,
+}
+
+/// A consumer, on the side of its channel.
+#[derive(Clone, Debug)]
+pub(super) struct Consumer {
+    pub(super) queue: String,
+    pub(super) prefetch: u16,
+    pub(super) unacked: usize,
+}
+
+/// A message that was handed out.
+#[derive(Clone, Debug)]
+pub(super) struct Unacked {
+    pub(super) queue: QueueId,
+    pub(super) queue_name: String,
+    /// None for what was fetched.
+    pub(super) consumer: Option<ConsumerId>,
+    pub(super) entry: Entry,
+}
+
+impl Channel {
+    pub(super) fn new(link: LinkId) -> Self {
+        Self {
+            link,
+            prefetch: 0,
+            consumers: BTreeMap::new(),
+            unacked: BTreeMap::new(),
+            last_tag: 0,
+            confirms: None,
+        }
+    }
+
+    /// Whether the consumer may be handed one more.
+    pub(super) fn has_room(&self, consumer: ConsumerId) -> bool {
+        self.consumers.get(&consumer).is_some_and(|consumer| {
+            consumer.prefetch == 0 || consumer.unacked < usize::from(consumer.prefetch)
+        })
+    }
+
+    /// Notes what is handed out, and returns its tag.
+    pub(super) fn hand_out(&mut self, unacked: Unacked) -> u64 {
+        if let Some(consumer) = unacked.consumer
+            && let Some(consumer) = self.consumers.get_mut(&consumer)
+        {
+            consumer.unacked += 1;
+        }
+        self.last_tag += 1;
+        self.unacked.insert(self.last_tag, unacked);
+        self.last_tag
+    }
+
+    /// Takes what is settled by `tag`, oldest first.
+    pub(super) fn settle(&mut self, tag: u64, multiple: bool) -> Result<Vec<Unacked>, Refusal> {
+        let settled = if multiple && tag == 0 {
+            std::mem::take(&mut self.unacked)
+        } else if !self.unacked.contains_key(&tag) {
+            return Err(Refusal::precondition_failed(format!(
+                "unknown delivery tag {tag}"
+            )));
+        } else if multiple {
+            let rest = self.unacked.split_off(&(tag + 1));
+            std::mem::replace(&mut self.unacked, rest)
+        } else {
+            self.unacked.remove_entry(&tag).into_iter().collect()
+        };
+        let settled: Vec<Unacked> = settled.into_values().collect();
+        for unacked in &settled {
+            if let Some(consumer) = unacked.consumer
+                && let Some(consumer) = self.consumers.get_mut(&consumer)
+            {
+                consumer.unacked = consumer.unacked.saturating_sub(1);
+            }
+        }
+        Ok(settled)
+    }
+
+    /// Everything that is not settled, oldest first.
+    pub(super) fn into_unacked(self) -> impl Iterator<Item = Unacked> {
+        self.unacked.into_values()
+    }
+
+    pub(super) fn begin_to_confirm(&mut self) {
+        self.confirms.get_or_insert(0);
+    }
+
+    /// The tag of the next publish, if the channel confirms.
+    pub(super) fn next_publish(&mut self) -> Option<u64> {
+        let tag = self.confirms.as_mut()?;
+        *tag += 1;
+        Some(*tag)
+    }
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests;

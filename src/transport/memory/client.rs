@@ -1,0 +1,148 @@
+//! What another client could do.
+
+use super::broker::Broker;
+use super::exchange::{Binding, Exchange};
+use super::refusal::Refusal;
+use super::state::declare::QueueFlags;
+use super::state::publish::Published;
+use crate::declaration::ExchangeKind;
+use crate::error::Error;
+use crate::headers::Headers;
+use crate::properties::Properties;
+use crate::transport::{Body, Outgoing};
+
+const DURABLE: QueueFlags = QueueFlags {
+    durable: true,
+    exclusive: false,
+    auto_delete: false,
+};
+
+impl Broker {
+    /// Publishes a message as it is, with no header but the given ones, and says what became of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broker`] when the exchange does not exist or is internal, or a property is not valid.
+    pub fn publish(
+        &self,
+        exchange: &str,
+        routing_key: &str,
+        properties: Properties,
+        headers: Headers,
+        body: impl Into<Vec<u8>>,
+    ) -> Result<Published, Error> {
+        let outgoing = Outgoing {
+            exchange: exchange.to_owned(),
+            routing_key: routing_key.to_owned(),
+            mandatory: false,
+            properties,
+            headers,
+            body: Body::new(body.into()),
+        };
+        let published = self.with(|hub, at| hub.state.publish_raw(&outgoing, at));
+        published.map_err(refused("another client publishes"))
+    }
+
+    /// Declares a durable queue with these arguments.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broker`] when an argument is not valid, or the queue exists and is different.
+    pub fn declare_queue(&self, name: &str, arguments: &Headers) -> Result<(), Error> {
+        let declared =
+            self.with(|hub, at| hub.state.declare_queue(name, DURABLE, arguments, None, at));
+        declared.map_err(refused("another client declares a queue"))
+    }
+
+    /// Deletes a queue with its messages; its consumers are cancelled. One that does not exist stays so.
+    pub fn delete_queue(&self, name: &str) {
+        self.with(|hub, at| {
+            // As its owner, who is refused nothing.
+            let owner = hub.state.queues.get(name).and_then(|queue| queue.owner);
+            drop(hub.state.delete_queue(name, owner, at));
+        });
+    }
+
+    /// Throws away what is ready in a queue; returns how many messages that were.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broker`] when there is no such queue.
+    pub fn purge(&self, name: &str) -> Result<usize, Error> {
+        let purged = self.with(|hub, at| hub.state.purge(name, at));
+        purged.map_err(refused("another client purges a queue"))
+    }
+
+    /// Declares a durable exchange, with arguments such as `alternate-exchange`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broker`] when the exchange exists and is different, or its name is reserved.
+    pub fn declare_exchange(
+        &self,
+        name: &str,
+        kind: ExchangeKind,
+        arguments: &Headers,
+    ) -> Result<(), Error> {
+        let mut exchange = Exchange::new(name, kind, true);
+        exchange.arguments = arguments.clone();
+        let declared = self.with(|hub, _| hub.state.declare_exchange(exchange));
+        declared.map_err(refused("another client declares an exchange"))
+    }
+
+    /// Deletes an exchange with its bindings. One that does not exist is no error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broker`] for RabbitMQ's own exchanges.
+    pub fn delete_exchange(&self, name: &str) -> Result<(), Error> {
+        let deleted = self.with(|hub, _| hub.state.delete_exchange(name));
+        deleted.map_err(refused("another client deletes an exchange"))
+    }
+
+    /// Binds a queue, with arguments for a headers exchange.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broker`] when queue or exchange does not exist, and for the default exchange.
+    pub fn bind(
+        &self,
+        queue: &str,
+        exchange: &str,
+        routing_key: &str,
+        arguments: &Headers,
+    ) -> Result<(), Error> {
+        let binding = binding(queue, routing_key, arguments);
+        let bound = self.with(|hub, _| hub.state.bind(exchange, binding, None));
+        bound.map_err(refused("another client binds a queue"))
+    }
+
+    /// Takes a binding away. One that does not exist is no error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broker`] when queue or exchange does not exist, and for the default exchange.
+    pub fn unbind(
+        &self,
+        queue: &str,
+        exchange: &str,
+        routing_key: &str,
+        arguments: &Headers,
+    ) -> Result<(), Error> {
+        let binding = binding(queue, routing_key, arguments);
+        let unbound = self.with(|hub, _| hub.state.unbind(exchange, &binding, None));
+        unbound.map_err(refused("another client unbinds a queue"))
+    }
+}
+
+fn refused(action: &str) -> impl FnOnce(Refusal) -> Error {
+    move |refusal| Error::broker(action.to_owned(), refusal.into())
+}
+
+fn binding(queue: &str, routing_key: &str, arguments: &Headers) -> Binding {
+    Binding {
+        queue: queue.to_owned(),
+        routing_key: routing_key.to_owned(),
+        arguments: arguments.clone(),
+    }
+}

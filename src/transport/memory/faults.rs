@@ -1,0 +1,214 @@
+//! Faults on demand, for tests.
+
+use super::broker::{Broker, CLOSED};
+use super::refusal::Refusal;
+use super::state::LinkId;
+use super::wire::Operation;
+use crate::transport::{Failure, LinkEvent};
+
+/// What a user can be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Right {
+    /// Declaring queues and exchanges, and binding.
+    Declare,
+    /// Asking whether something exists.
+    Check,
+    /// Publishing.
+    Publish,
+    /// Consuming and fetching.
+    Consume,
+}
+
+/// When all links are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drop {
+    /// When the next confirm has been sent.
+    AfterConfirm,
+    /// When the next acknowledgement arrives, before it counts.
+    BeforeAck,
+    /// In the middle of the next publish, so that the message is not accepted.
+    DuringPublish,
+}
+
+/// What is wrong with the broker.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    /// Reads nothing and sends nothing.
+    pub(super) frozen: bool,
+    /// Does not answer whoever wants to connect.
+    pub(super) stopped: bool,
+    /// Why it does not read publishes.
+    pub(super) alarm: Option<String>,
+    refused: Vec<Right>,
+    drop: Option<Drop>,
+    drop_now: bool,
+}
+
+impl Faults {
+    /// Whether the user may do this.
+    pub(super) fn check(&self, operation: &Operation) -> Result<(), Refusal> {
+        let right = match operation {
+            Operation::Declare(_) => Right::Declare,
+            Operation::Check(_) | Operation::Count(_) => Right::Check,
+            Operation::Publish(_) => Right::Publish,
+            Operation::Consume(_) | Operation::Fetch(_) => Right::Consume,
+            _ => return Ok(()),
+        };
+        if self.refused.contains(&right) {
+            return Err(Refusal::access_refused("refused by the test"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn drops_before(&mut self, operation: &Operation) -> bool {
+        let is_met = matches!(
+            (self.drop, operation),
+            (Some(Drop::BeforeAck), Operation::Ack { .. })
+                | (Some(Drop::DuringPublish), Operation::Publish(_))
+        );
+        if is_met {
+            self.drop = None;
+        }
+        is_met
+    }
+
+    pub(super) fn confirm_sent(&mut self) {
+        if self.drop == Some(Drop::AfterConfirm) {
+            self.drop = None;
+            self.drop_now = true;
+        }
+    }
+
+    pub(super) fn takes_drop(&mut self) -> bool {
+        std::mem::take(&mut self.drop_now)
+    }
+}
+
+impl Broker {
+    /// Drops every connection.
+    pub fn drop_connections(&self) {
+        self.with(|hub, at| hub.drop_links(CLOSED, at));
+    }
+
+    /// Drops every connection as soon as the next confirm has been sent: the copy stands, and its message is not acknowledged.
+    pub fn drop_connections_after_next_confirm(&self) {
+        self.drop_connections_at(Drop::AfterConfirm);
+    }
+
+    /// Drops every connection when the next acknowledgement arrives, which does not count: its message comes again.
+    pub fn drop_connections_before_next_ack(&self) {
+        self.drop_connections_at(Drop::BeforeAck);
+    }
+
+    /// Drops every connection in the middle of the next publish, which does not count and has no answer.
+    pub fn drop_connections_during_next_publish(&self) {
+        self.drop_connections_at(Drop::DuringPublish);
+    }
+
+    pub(super) fn drop_connections_at(&self, when: Drop) {
+        self.with(|hub, _| hub.faults.drop = Some(when));
+    }
+
+    /// Closes the channels that consume from `queue`, with a reply code; returns how many there were.
+    pub fn close_channels(&self, queue: &str, code: u16) -> usize {
+        self.with(|hub, at| {
+            let Some(queue) = hub.state.queues.get(queue) else {
+                return 0;
+            };
+            let mut channels: Vec<_> = queue
+                .consumers
+                .iter()
+                .map(|(channel, _)| *channel)
+                .collect();
+            channels.sort_unstable();
+            channels.dedup();
+            let failure: Failure = Refusal::with_code(code, "closed by the test").into();
+            for channel in &channels {
+                if let Some(link) = hub.state.channels.get(channel).map(|channel| channel.link) {
+                    hub.close_channel(link, *channel, &failure, at);
+                }
+            }
+            channels.len()
+        })
+    }
+
+    /// Nacks the next `count` publishes on confirm channels, and stores none of them.
+    pub fn nack_next_confirms(&self, count: usize) {
+        self.with(|hub, _| hub.state.faults.nack = count);
+    }
+
+    /// Stores the next `count` publishes on confirm channels, and never confirms them.
+    pub fn lose_next_confirms(&self, count: usize) {
+        self.with(|hub, _| hub.state.faults.lose = count);
+    }
+
+    /// Raises an alarm: whoever publishes from now on is told, and not read any more.
+    pub fn block(&self, reason: &str) {
+        self.with(|hub, _| hub.faults.alarm = Some(reason.to_owned()));
+    }
+
+    /// Clears the alarm: what was sent meanwhile is read.
+    pub fn unblock(&self) {
+        self.with(|hub, _| {
+            hub.faults.alarm = None;
+            for wire in hub.wires.values_mut() {
+                if std::mem::take(&mut wire.blocked) {
+                    wire.tell(LinkEvent::Unblocked);
+                }
+            }
+        });
+    }
+
+    /// Stops reading and sending. Connections stay; calls wait.
+    pub fn freeze(&self) {
+        self.with(|hub, _| hub.faults.frozen = true);
+    }
+
+    /// Goes on after a freeze, with everything that was sent meanwhile.
+    pub fn thaw(&self) {
+        self.with(|hub, at| {
+            hub.faults.frozen = false;
+            hub.state.expire(at);
+        });
+    }
+
+    /// Refuses the user something, with 403.
+    pub fn refuse(&self, right: Right) {
+        self.with(|hub, _| hub.faults.refused.push(right));
+    }
+
+    /// Allows the user everything again.
+    pub fn allow_everything(&self) {
+        self.with(|hub, _| hub.faults.refused.clear());
+    }
+
+    /// Stops the broker: links are dropped, nobody can connect, and what is not durable is gone.
+    pub fn stop(&self) {
+        self.with(|hub, at| {
+            hub.faults.stopped = true;
+            hub.faults.frozen = false;
+            hub.faults.alarm = None;
+            // What had been sent and not been read dies with the connections.
+            let links: Vec<LinkId> = hub.wires.keys().copied().collect();
+            for link in links {
+                hub.end_link(link, "the broker was stopped", at);
+            }
+            hub.state.restart(at);
+        });
+    }
+
+    /// Starts it again.
+    pub fn start_again(&self) {
+        self.with(|hub, at| {
+            hub.faults.stopped = false;
+            hub.state.expire(at);
+        });
+    }
+
+    /// Stops the broker and starts it again.
+    pub fn restart(&self) {
+        self.stop();
+        self.start_again();
+    }
+}

@@ -1,0 +1,105 @@
+//! How a test makes a broker, and where connections find it.
+
+use super::broker::Broker;
+use super::profile::Profile;
+use super::registry;
+use crate::clock::{Clock, SystemClock, TestClock};
+use crate::error::Error;
+use std::sync::Arc;
+
+impl Broker {
+    /// A broker of its own, like RabbitMQ 4.0 and on real time.
+    ///
+    /// # Panics
+    ///
+    /// When no thread can be started.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::builder().started()
+    }
+
+    /// A broker of its own, like RabbitMQ 4.0, on the test's time.
+    ///
+    /// # Panics
+    ///
+    /// When no thread can be started.
+    #[must_use]
+    pub fn with_clock(clock: &TestClock) -> Self {
+        Self::builder().clock(clock).started()
+    }
+
+    /// For everything that can be chosen.
+    pub fn builder() -> BrokerBuilder {
+        BrokerBuilder {
+            name: None,
+            profile: Profile::default(),
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    /// The broker at `memory://{name}`, made if it is not there yet, like RabbitMQ 4.0 and on real time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Configuration`] when it has to be made and no thread can be started.
+    pub fn named(name: &str) -> Result<Self, Error> {
+        registry::named(name, None).map_err(Error::Configuration)
+    }
+
+    /// Where connections find it, such as `memory://orders`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("memory://{}", self.name())
+    }
+}
+
+impl Default for Broker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How an embedded broker is made. Made by [`MemoryBroker::builder`](crate::testing::MemoryBroker::builder); [`start`](Self::start) ends it.
+#[derive(Debug)]
+#[must_use = "no broker is made until it is started"]
+pub struct BrokerBuilder {
+    name: Option<String>,
+    profile: Profile,
+    clock: Arc<dyn Clock>,
+}
+
+impl BrokerBuilder {
+    /// Its name in URLs. Defaults to one that nobody else has.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Which version it behaves like. Defaults to [`Profile::V4_0`].
+    pub fn profile(mut self, profile: Profile) -> Self {
+        self.profile = profile;
+        self
+    }
+
+    /// The clock that it and its connections run on. Defaults to real time.
+    pub fn clock(mut self, clock: &TestClock) -> Self {
+        self.clock = Arc::new(clock.clone());
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Configuration`] when a broker of this name is running already, or no thread can be started.
+    pub fn start(self) -> Result<Broker, Error> {
+        registry::make(self.name, self.profile, self.clock).map_err(Error::Configuration)
+    }
+
+    fn started(self) -> Broker {
+        match self.start() {
+            Ok(broker) => broker,
+            Err(error) => panic!("the embedded broker was not started: {error}"),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What is in the broker.
+
+use super::broker::Broker;
+use super::ready::Entry;
+use crate::declaration::ExchangeKind;
+use crate::envelope::Envelope;
+use crate::headers::Headers;
+use crate::id::new_id;
+use crate::properties::Properties;
+use std::borrow::Cow;
+
+/// A queue, as `rabbitmqctl list_queues` shows it.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct QueueView {
+    /// Its name.
+    pub name: String,
+    /// `classic` or `quorum`.
+    pub kind: &'static str,
+    /// Whether it outlives the broker.
+    pub durable: bool,
+    /// Whether it belongs to one connection.
+    pub exclusive: bool,
+    /// Whether it goes with its last consumer.
+    pub auto_delete: bool,
+    /// As it was declared.
+    pub arguments: Headers,
+    /// How many messages wait to be delivered.
+    pub ready: usize,
+    /// How many were delivered and are not settled.
+    pub unacked: usize,
+    /// How many consumers it has.
+    pub consumers: usize,
+}
+
+/// A message in a queue, as it stands on the wire.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct MessageView {
+    /// Where it was published last: by a client, or by its dead-lettering.
+    pub exchange: String,
+    /// What it was published with.
+    pub routing_key: String,
+    /// Its AMQP properties.
+    pub properties: Properties,
+    /// All its headers, reserved ones and those of the broker included.
+    pub headers: Headers,
+    /// Its body.
+    pub body: Vec<u8>,
+    /// Whether it was delivered before and came back.
+    pub redelivered: bool,
+    /// How often a quorum queue took it back.
+    pub delivery_count: u64,
+}
+
+impl MessageView {
+    /// What the library says about the message: its id, its attempt, why it was set aside.
+    #[must_use]
+    pub fn envelope(&self) -> Envelope {
+        Envelope::read(
+            &self.properties,
+            &self.headers,
+            &self.routing_key,
+            i64::MAX,
+            new_id,
+        )
+    }
+
+    /// Its body as text; what is not UTF-8 is shown as `U+FFFD`.
+    #[must_use]
+    pub fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.body)
+    }
+}
+
+impl From<&Entry> for MessageView {
+    fn from(entry: &Entry) -> Self {
+        let message = &entry.message;
+        Self {
+            exchange: message.exchange.clone(),
+            routing_key: message.routing_key().to_owned(),
+            properties: message.properties.clone(),
+            headers: message.headers.clone(),
+            body: message.body.to_vec(),
+            redelivered: entry.redelivered,
+            delivery_count: entry.returned,
+        }
+    }
+}
+
+/// An exchange, as `rabbitmqctl list_exchanges` shows it.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ExchangeView {
+    /// Its name; the default exchange has none.
+    pub name: String,
+    /// How it chooses queues.
+    pub kind: ExchangeKind,
+    /// Whether it outlives the broker.
+    pub durable: bool,
+    /// Whether clients may not publish to it.
+    pub internal: bool,
+    /// As it was declared.
+    pub arguments: Headers,
+}
+
+/// A queue bound to an exchange, as `rabbitmqctl list_bindings` shows it. Each queue is bound to the default exchange
+/// by its name as well, which is not shown.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct BindingView {
+    /// Where messages come from.
+    pub exchange: String,
+    /// Where they go.
+    pub queue: String,
+    /// Which ones, but for fanout and headers exchanges.
+    pub routing_key: String,
+    /// Which ones, of a headers exchange.
+    pub arguments: Headers,
+}
+
+impl Broker {
+    /// The queues, by name.
+    #[must_use]
+    pub fn queues(&self) -> Vec<QueueView> {
+        self.look(|hub| {
+            let queues = hub.state.queues.values();
+            queues
+                .map(|queue| QueueView {
+                    name: queue.name.clone(),
+                    kind: queue.kind.as_str(),
+                    durable: queue.durable,
+                    exclusive: queue.owner.is_some(),
+                    auto_delete: queue.auto_delete,
+                    arguments: queue.arguments.clone(),
+                    ready: queue.ready.len(),
+                    unacked: queue.unacked,
+                    consumers: queue.consumers.len(),
+                })
+                .collect()
+        })
+    }
+
+    /// The queue of that name, if there is one.
+    #[must_use]
+    pub fn queue(&self, name: &str) -> Option<QueueView> {
+        self.queues().into_iter().find(|queue| queue.name == name)
+    }
+
+    /// The messages that are ready in `queue`, head first; they stay there. A queue that does not exist has none.
+    #[must_use]
+    pub fn messages(&self, queue: &str) -> Vec<MessageView> {
+        self.look(|hub| {
+            let queue = hub.state.queues.get(queue);
+            let ready = queue.into_iter().flat_map(|queue| queue.ready.iter());
+            ready.map(MessageView::from).collect()
+        })
+    }
+
+    /// The exchanges, by name; the default exchange and RabbitMQ's own are among them.
+    #[must_use]
+    pub fn exchanges(&self) -> Vec<ExchangeView> {
+        self.look(|hub| {
+            let exchanges = hub.state.exchanges.values();
+            exchanges
+                .map(|exchange| ExchangeView {
+                    name: exchange.name.clone(),
+                    kind: exchange.kind,
+                    durable: exchange.durable,
+                    internal: exchange.internal,
+                    arguments: exchange.arguments.clone(),
+                })
+                .collect()
+        })
+    }
+
+    /// The bindings, by exchange.
+    #[must_use]
+    pub fn bindings(&self) -> Vec<BindingView> {
+        self.look(|hub| {
+            let exchanges = hub.state.exchanges.values();
+            let bindings = exchanges.flat_map(|exchange| {
+                exchange.bindings.iter().map(|binding| BindingView {
+                    exchange: exchange.name.clone(),
+                    queue: binding.queue.clone(),
+                    routing_key: binding.routing_key.clone(),
+                    arguments: binding.arguments.clone(),
+                })
+            });
+            bindings.collect()
+        })
+    }
+
+    /// How many connections are open. A `Connection` has two: one consumes, the other publishes and is opened when it is
+    /// first needed.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.look(|hub| hub.wires.values().filter(|wire| wire.open).count())
+    }
+
+    /// How many channels are open.
+    #[must_use]
+    pub fn channels(&self) -> usize {
+        self.look(|hub| hub.state.channels.len())
+    }
+}

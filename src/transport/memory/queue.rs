@@ -1,0 +1,249 @@
+//! A queue: what is ready, who consumes, and which messages it lets go.
+
+use super::arguments::{Overflow, QueueKind, Settings};
+use super::message::Message;
+use super::profile::Profile;
+use super::ready::{Entry, Quorum, Ready};
+use super::state::{ChannelId, ConsumerId, LinkId, QueueId};
+use crate::headers::Headers;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A queue.
+#[derive(Clone, Debug)]
+pub(super) struct Queue {
+    pub(super) id: QueueId,
+    pub(super) name: String,
+    pub(super) kind: QueueKind,
+    pub(super) durable: bool,
+    /// The only link that may use it.
+    pub(super) owner: Option<LinkId>,
+    pub(super) auto_delete: bool,
+    pub(super) arguments: Headers,
+    pub(super) settings: Settings,
+    pub(super) profile: Profile,
+    pub(super) ready: Ready,
+    pub(super) unacked: usize,
+    pub(super) consumers: VecDeque<(ChannelId, ConsumerId)>,
+    pub(super) had_consumers: bool,
+    pub(super) last_used: Instant,
+    next_place: u64,
+    /// Who publishes to a quorum queue, and whether it is told to stop.
+    publishers: BTreeSet<ChannelId>,
+    refused: BTreeSet<ChannelId>,
+}
+
+/// What a queue does with a message that is published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    Taken,
+    Rejected,
+    /// Rejected, and dead-lettered.
+    RejectedDead,
+}
+
+/// What became of a message that came back.
+#[derive(Debug)]
+pub(super) enum PutBack {
+    Ready,
+    /// It has been handed out as often as it may be.
+    Spent(Entry),
+}
+
+/// What is known when a queue is made.
+pub(super) struct Made {
+    pub(super) id: QueueId,
+    pub(super) name: String,
+    pub(super) kind: QueueKind,
+    pub(super) durable: bool,
+    pub(super) owner: Option<LinkId>,
+    pub(super) auto_delete: bool,
+    pub(super) arguments: Headers,
+    pub(super) settings: Settings,
+}
+
+impl Queue {
+    pub(super) fn new(made: Made, profile: Profile, now: Instant) -> Self {
+        Self {
+            id: made.id,
+            name: made.name,
+            kind: made.kind,
+            durable: made.durable,
+            owner: made.owner,
+            auto_delete: made.auto_delete,
+            arguments: made.arguments,
+            settings: made.settings,
+            profile,
+            ready: match made.kind {
+                QueueKind::Classic => Ready::Classic(BTreeMap::new()),
+                QueueKind::Quorum => Ready::Quorum(Quorum::default()),
+            },
+            unacked: 0,
+            consumers: VecDeque::new(),
+            had_consumers: false,
+            last_used: now,
+            next_place: 0,
+            publishers: BTreeSet::new(),
+            refused: BTreeSet::new(),
+        }
+    }
+
+    fn place(&mut self) -> u64 {
+        self.next_place += 1;
+        self.next_place
+    }
+
+    /// Decides whether a message is taken. What is dead-lettered comes from no channel, and a quorum queue takes it always.
+    pub(super) fn admit(&mut self, message: &Message, publisher: Option<ChannelId>) -> Admission {
+        match self.settings.overflow {
+            Overflow::DropHead => Admission::Taken,
+            _ if self.kind == QueueKind::Quorum => match publisher {
+                Some(channel) if self.refuses(channel) => Admission::Rejected,
+                _ => Admission::Taken,
+            },
+            overflow => {
+                let length = self.ready.len() as u64 + 1;
+                let bytes = self.ready.bytes() + message.body.len() as u64;
+                let fits = self.settings.max_length.is_none_or(|most| length <= most)
+                    && self.settings.max_bytes.is_none_or(|most| bytes <= most);
+                match overflow {
+                    _ if fits => Admission::Taken,
+                    Overflow::RejectPublishDlx => Admission::RejectedDead,
+                    _ => Admission::Rejected,
+                }
+            }
+        }
+    }
+
+    /// A channel asks once, with its first message; from then on it is told.
+    fn refuses(&mut self, channel: ChannelId) -> bool {
+        if self.publishers.insert(channel) && self.is_over_limit() {
+            self.refused.insert(channel);
+        }
+        self.refused.contains(&channel)
+    }
+
+    /// Tells the publishers of a quorum queue to stop when it is over its limit, and to go on below four fifths of it.
+    pub(super) fn tell_publishers(&mut self) {
+        if self.kind == QueueKind::Classic || self.settings.overflow == Overflow::DropHead {
+            return;
+        }
+        if self.is_over_limit() {
+            self.refused = self.publishers.clone();
+        } else if !self.refused.is_empty() && self.is_below_soft_limit() {
+            self.refused.clear();
+        }
+    }
+
+    pub(super) fn forget_publisher(&mut self, channel: ChannelId) {
+        self.publishers.remove(&channel);
+        self.refused.remove(&channel);
+    }
+
+    fn is_over_limit(&self) -> bool {
+        let Settings {
+            max_length,
+            max_bytes,
+            ..
+        } = self.settings;
+        max_length.is_some_and(|most| self.ready.len() as u64 > most)
+            || max_bytes.is_some_and(|most| self.ready.bytes() > most)
+    }
+
+    fn is_below_soft_limit(&self) -> bool {
+        let is_below = |most: Option<u64>, number: u64| {
+            most.is_none_or(|most| u128::from(number) <= u128::from(most) * 4 / 5)
+        };
+        is_below(self.settings.max_length, self.ready.len() as u64)
+            && is_below(self.settings.max_bytes, self.ready.bytes())
+    }
+
+    /// The message as this queue will keep it.
+    pub(super) fn entry(&mut self, message: Arc<Message>, now: Instant) -> Entry {
+        let ttl = [self.settings.ttl, message.ttl()].into_iter().flatten();
+        let ttl = ttl.min().map(|millis| match self.kind {
+            // Its clock ticks once before anything can expire.
+            QueueKind::Quorum => millis.max(1),
+            QueueKind::Classic => millis,
+        });
+        let failed = match self.kind {
+            QueueKind::Quorum => message.failed_deliveries,
+            QueueKind::Classic => 0,
+        };
+        Entry {
+            place: self.place(),
+            expires: ttl.and_then(|millis| now.checked_add(Duration::from_millis(millis))),
+            redelivered: false,
+            returned: 0,
+            failed,
+            message,
+        }
+    }
+
+    pub(super) fn insert(&mut self, entry: Entry) {
+        let asked = entry.message.properties.priority.unwrap_or(0);
+        let priority = self.settings.max_priority.map_or(0, |most| asked.min(most));
+        let high = self.profile == Profile::V4_0 && asked > 4;
+        self.ready.insert(entry, priority, high);
+    }
+
+    /// Takes back a message that was handed out. `failed` when its consumer or channel went away with it.
+    pub(super) fn put_back(&mut self, mut entry: Entry, failed: bool) -> PutBack {
+        self.unacked = self.unacked.saturating_sub(1);
+        entry.redelivered = true;
+        if self.kind == QueueKind::Classic {
+            self.insert(entry);
+            return PutBack::Ready;
+        }
+        entry.returned += 1;
+        if failed {
+            entry.failed += 1;
+        }
+        match self.settings.delivery_limit {
+            Some(limit) if entry.returned > limit => PutBack::Spent(entry),
+            // Without a limit it is written anew.
+            None if !failed => {
+                entry.place = self.place();
+                self.ready.insert(entry, 0, false);
+                PutBack::Ready
+            }
+            _ => {
+                self.ready.put_back(entry);
+                PutBack::Ready
+            }
+        }
+    }
+
+    /// The head, if its time is over.
+    pub(super) fn pop_expired(&mut self, now: Instant) -> Option<Entry> {
+        let expires = self.ready.first()?.expires?;
+        if expires > now {
+            return None;
+        }
+        self.ready.pop()
+    }
+
+    /// The head, if there are more than there may be.
+    pub(super) fn pop_over_limit(&mut self) -> Option<Entry> {
+        if self.settings.overflow == Overflow::DropHead && self.is_over_limit() {
+            self.ready.pop()
+        } else {
+            None
+        }
+    }
+
+    /// When it wants to be looked at again: its head expires, or the queue itself.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let head = self.ready.first().and_then(|entry| entry.expires);
+        head.into_iter().chain(self.unused_until()).min()
+    }
+
+    /// When it will be deleted, if nobody uses it.
+    pub(super) fn unused_until(&self) -> Option<Instant> {
+        if !self.consumers.is_empty() {
+            return None;
+        }
+        self.last_used.checked_add(self.settings.expires?)
+    }
+}

@@ -1,0 +1,69 @@
+//! Channel exceptions, in RabbitMQ's own words.
+
+use crate::transport::Failure;
+
+/// Why the broker closes a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// AMQP's reply code.
+    pub(crate) code: u16,
+    /// The broker's text.
+    pub(crate) text: String,
+}
+
+impl Refusal {
+    pub(super) fn access_refused(why: impl AsRef<str>) -> Self {
+        Self::new(403, "ACCESS_REFUSED", why.as_ref())
+    }
+
+    pub(super) fn not_found(why: impl AsRef<str>) -> Self {
+        Self::new(404, "NOT_FOUND", why.as_ref())
+    }
+
+    pub(super) fn resource_locked(why: impl AsRef<str>) -> Self {
+        Self::new(405, "RESOURCE_LOCKED", why.as_ref())
+    }
+
+    pub(super) fn precondition_failed(why: impl AsRef<str>) -> Self {
+        Self::new(406, "PRECONDITION_FAILED", why.as_ref())
+    }
+
+    pub(super) fn not_implemented(why: impl AsRef<str>) -> Self {
+        Self::new(540, "NOT_IMPLEMENTED", why.as_ref())
+    }
+
+    /// A code that a test asked for.
+    pub(super) fn with_code(code: u16, why: &str) -> Self {
+        let name = match code {
+            403 => "ACCESS_REFUSED",
+            404 => "NOT_FOUND",
+            405 => "RESOURCE_LOCKED",
+            406 => "PRECONDITION_FAILED",
+            _ => "INTERNAL_ERROR",
+        };
+        Self::new(code, name, why)
+    }
+
+    fn new(code: u16, name: &str, why: &str) -> Self {
+        let mut text = format!("{name} - {why}");
+        // A reply text is a short string.
+        text.truncate(text.floor_char_boundary(255));
+        Self { code, text }
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(Refusal { code, text }: Refusal) -> Self {
+        Self::Refused { code, text }
+    }
+}
+
+/// A queue as RabbitMQ names it.
+pub(super) fn queue(name: &str) -> String {
+    format!("queue '{name}' in vhost '/'")
+}
+
+/// An exchange as RabbitMQ names it.
+pub(super) fn exchange(name: &str) -> String {
+    format!("exchange '{name}' in vhost '/'")
+}

@@ -1,0 +1,255 @@
+//! Consuming and fetching: the ways out of a queue.
+
+use super::{ChannelId, ConsumerId, Effect, Moment, State};
+use crate::transport::Delivery;
+use crate::transport::memory::arguments::QueueKind;
+use crate::transport::memory::channel::{Consumer, Unacked};
+use crate::transport::memory::dead_letter::Reason;
+use crate::transport::memory::ready::Entry;
+use crate::transport::memory::refusal::{self, Refusal};
+
+impl State {
+    pub(in crate::transport::memory) fn consume(
+        &mut self,
+        channel: ChannelId,
+        name: &str,
+    ) -> Result<ConsumerId, Refusal> {
+        let link = self.link_of(channel);
+        let id = ConsumerId(self.id());
+        let queue = self.open_queue(name, link)?;
+        queue.consumers.push_back((channel, id));
+        queue.had_consumers = true;
+        let channel = self.channel(channel)?;
+        let consumer = Consumer {
+            queue: name.to_owned(),
+            prefetch: channel.prefetch,
+            unacked: 0,
+        };
+        channel.consumers.insert(id, consumer);
+        self.stir(name);
+        Ok(id)
+    }
+
+    /// Ends a consumer. What it was handed stays with its channel.
+    pub(in crate::transport::memory) fn cancel(
+        &mut self,
+        channel: ChannelId,
+        consumer: ConsumerId,
+        at: Moment,
+    ) -> Result<(), Refusal> {
+        let removed = self.channel(channel)?.consumers.remove(&consumer);
+        if let Some(consumer_was) = removed {
+            self.leave(&consumer_was.queue, |(_, id)| *id == consumer, at);
+        }
+        self.settle_down(at);
+        Ok(())
+    }
+
+    pub(in crate::transport::memory) fn fetch(
+        &mut self,
+        channel: ChannelId,
+        name: &str,
+        at: Moment,
+    ) -> Result<Option<Delivery>, Refusal> {
+        let link = self.link_of(channel);
+        let queue = self.open_queue(name, link)?;
+        if queue.settings.single_active && queue.kind == QueueKind::Quorum {
+            return Err(Refusal::resource_locked(format!(
+                "cannot obtain access to locked {}. basic.get operations are not supported by quorum queues with \
+                 single active consumer",
+                refusal::queue(name)
+            )));
+        }
+        queue.last_used = at.now;
+        self.stir(name);
+        self.settle_down(at);
+        let Some(queue) = self.queues.get_mut(name) else {
+            return Ok(None);
+        };
+        let fetched = queue.ready.pop();
+        self.stir(name);
+        let delivery = fetched.and_then(|entry| self.hand_out(name, channel, None, entry));
+        self.settle_down(at);
+        Ok(delivery)
+    }
+
+    /// Takes consumers off a queue, which may end it.
+    pub(super) fn leave(
+        &mut self,
+        name: &str,
+        is_leaving: impl Fn(&(ChannelId, ConsumerId)) -> bool,
+        at: Moment,
+    ) {
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        queue.consumers.retain(|consumer| !is_leaving(consumer));
+        queue.last_used = at.now;
+        if queue.auto_delete && queue.had_consumers && queue.consumers.is_empty() {
+            self.remove_queue(name);
+        } else {
+            self.stir(name);
+        }
+    }
+
+    /// Removes a queue with its messages, its bindings and its consumers.
+    pub(super) fn remove_queue(&mut self, name: &str) {
+        let Some(queue) = self.queues.remove(name) else {
+            return;
+        };
+        for exchange in self.exchanges.values_mut() {
+            exchange.bindings.retain(|binding| binding.queue != name);
+        }
+        for (channel, consumer) in queue.consumers {
+            if let Some(channel) = self.channels.get_mut(&channel) {
+                channel.consumers.remove(&consumer);
+            }
+            self.effects.push(Effect::Cancel { channel, consumer });
+        }
+    }
+
+    /// Has the queue served before the operation ends.
+    pub(super) fn stir(&mut self, queue: &str) {
+        self.stirred.insert(queue.to_owned());
+    }
+
+    /// Puts a message into a queue. A classic queue hands it out first and looks at limits and times afterwards.
+    pub(super) fn enqueue(&mut self, name: &str, entry: Entry) {
+        let Some(queue) = self.queues.get(name) else {
+            return;
+        };
+        if queue.kind == QueueKind::Classic
+            && queue.ready.len() == 0
+            && let Some((channel, consumer)) = self.next_consumer(name)
+        {
+            self.deliver_to(name, channel, consumer, entry);
+            return;
+        }
+        if let Some(queue) = self.queues.get_mut(name) {
+            queue.insert(entry);
+            if queue.kind == QueueKind::Classic {
+                self.drop_over_limit(name);
+            }
+        }
+        self.stir(name);
+    }
+
+    /// Drops what has expired or is too much, and hands out the rest.
+    pub(super) fn serve(&mut self, name: &str, at: Moment) {
+        loop {
+            self.drop_expired(name, at);
+            let is_empty = self
+                .queues
+                .get(name)
+                .is_none_or(|queue| queue.ready.len() == 0);
+            if is_empty {
+                break;
+            }
+            let Some((channel, consumer)) = self.next_consumer(name) else {
+                break;
+            };
+            let entry = self
+                .queues
+                .get_mut(name)
+                .and_then(|queue| queue.ready.pop());
+            if let Some(entry) = entry {
+                self.deliver_to(name, channel, consumer, entry);
+            }
+        }
+        self.drop_over_limit(name);
+        if let Some(queue) = self.queues.get_mut(name) {
+            queue.tell_publishers();
+        }
+    }
+
+    fn drop_expired(&mut self, name: &str, at: Moment) {
+        while let Some(entry) = self
+            .queues
+            .get_mut(name)
+            .and_then(|queue| queue.pop_expired(at.now))
+        {
+            self.bury(name, entry, Reason::Expired);
+        }
+    }
+
+    pub(super) fn drop_over_limit(&mut self, name: &str) {
+        while let Some(entry) = self
+            .queues
+            .get_mut(name)
+            .and_then(|queue| queue.pop_over_limit())
+        {
+            self.bury(name, entry, Reason::MaxLength);
+        }
+    }
+
+    /// The consumer whose turn it is, of those that may be handed one more; it goes to the end of the line.
+    fn next_consumer(&mut self, name: &str) -> Option<(ChannelId, ConsumerId)> {
+        let Self {
+            queues, channels, ..
+        } = self;
+        let queue = queues.get_mut(name)?;
+        let has_room = |(channel, consumer): &(ChannelId, ConsumerId)| {
+            channels
+                .get(channel)
+                .is_some_and(|channel| channel.has_room(*consumer))
+        };
+        if queue.settings.single_active {
+            return queue.consumers.front().copied().filter(has_room);
+        }
+        let place = queue.consumers.iter().position(has_room)?;
+        let next = queue.consumers.remove(place)?;
+        queue.consumers.push_back(next);
+        Some(next)
+    }
+
+    fn deliver_to(&mut self, name: &str, channel: ChannelId, consumer: ConsumerId, entry: Entry) {
+        if let Some(delivery) = self.hand_out(name, channel, Some(consumer), entry) {
+            self.effects.push(Effect::Deliver {
+                channel,
+                consumer,
+                delivery: Box::new(delivery),
+            });
+        }
+    }
+
+    /// Notes that a channel has the message now.
+    fn hand_out(
+        &mut self,
+        name: &str,
+        channel: ChannelId,
+        consumer: Option<ConsumerId>,
+        entry: Entry,
+    ) -> Option<Delivery> {
+        let queue = self.queues.get_mut(name)?;
+        queue.unacked += 1;
+        let (queue_id, kind) = (queue.id, queue.kind);
+        let message = entry.message.clone();
+        // The broker counts what came back, and before that what another quorum queue has counted.
+        let count = match (kind, entry.returned) {
+            (QueueKind::Classic, _) => 0,
+            (QueueKind::Quorum, 0) => entry.failed,
+            (QueueKind::Quorum, returned) => returned,
+        };
+        let redelivered = entry.redelivered || count > 0;
+        let mut headers = message.headers.clone();
+        if count > 0 {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            headers.insert("x-delivery-count", count);
+        }
+        let tag = self.channels.get_mut(&channel)?.hand_out(Unacked {
+            queue: queue_id,
+            queue_name: name.to_owned(),
+            consumer,
+            entry,
+        });
+        Some(Delivery {
+            tag,
+            redelivered,
+            exchange: message.exchange.clone(),
+            routing_key: message.routing_key().to_owned(),
+            properties: message.properties.clone(),
+            headers,
+            body: message.body.clone(),
+        })
+    }
+}

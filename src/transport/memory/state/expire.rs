@@ -1,0 +1,57 @@
+//! What happens by itself: times run out, and a broker that starts again has forgotten things.
+
+use super::{Moment, State};
+use crate::transport::memory::arguments::QueueKind;
+use std::time::Instant;
+
+impl State {
+    /// When [`expire`](Self::expire) has something to do.
+    pub(in crate::transport::memory) fn due(&self) -> Option<Instant> {
+        self.queues.values().filter_map(|queue| queue.due()).min()
+    }
+
+    /// Lets go of what is over.
+    pub(in crate::transport::memory) fn expire(&mut self, at: Moment) {
+        let is_over = |due: Option<Instant>| due.is_some_and(|due| due <= at.now);
+        let unused: Vec<String> = self
+            .queues
+            .values()
+            .filter(|queue| is_over(queue.unused_until()))
+            .map(|queue| queue.name.clone())
+            .collect();
+        for queue in unused {
+            self.remove_queue(&queue);
+        }
+        let due: Vec<String> = self
+            .queues
+            .values()
+            .filter(|queue| is_over(queue.due()))
+            .map(|queue| queue.name.clone())
+            .collect();
+        for queue in due {
+            self.stir(&queue);
+        }
+        self.settle_down(at);
+    }
+
+    /// Forgets what does not survive a restart; every link has ended before.
+    pub(in crate::transport::memory) fn restart(&mut self, at: Moment) {
+        let transient: Vec<String> = self
+            .queues
+            .values()
+            .filter(|queue| !queue.durable)
+            .map(|queue| queue.name.clone())
+            .collect();
+        for queue in transient {
+            self.remove_queue(&queue);
+        }
+        self.exchanges.retain(|_, exchange| exchange.durable);
+        for queue in self.queues.values_mut() {
+            if queue.kind == QueueKind::Classic {
+                queue.ready.retain(|entry| entry.message.is_persistent());
+            }
+            queue.last_used = at.now;
+        }
+        self.expire(at);
+    }
+}

@@ -1,0 +1,231 @@
+//! Publishing and dead-lettering: the ways into a queue.
+
+use super::{ChannelId, Effect, Moment, State};
+use crate::transport::memory::dead_letter::{Passing, Reason, is_cycle};
+use crate::transport::memory::message::Message;
+use crate::transport::memory::queue::Admission;
+use crate::transport::memory::ready::Entry;
+use crate::transport::memory::refusal::{self, Refusal};
+use crate::transport::{Confirm, Outgoing, Returned};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A message that has left a queue and goes to its dead-letter exchange.
+#[derive(Debug)]
+pub(in crate::transport::memory) struct Letter {
+    message: Arc<Message>,
+    reason: Reason,
+    queue: String,
+    exchange: String,
+    routing_key: Option<String>,
+}
+
+/// What became of a publish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Published {
+    /// Every queue that it was routed to has it.
+    Confirmed,
+    /// No queue took it.
+    Unroutable,
+    /// A queue rejected it.
+    Rejected,
+}
+
+impl State {
+    pub(in crate::transport::memory) fn publish(
+        &mut self,
+        channel: ChannelId,
+        outgoing: &Outgoing,
+        at: Moment,
+    ) -> Result<(), Refusal> {
+        let exchange = self.exchange(&outgoing.exchange)?;
+        if exchange.internal {
+            return Err(Refusal::access_refused(format!(
+                "cannot publish to internal {}",
+                refusal::exchange(&outgoing.exchange)
+            )));
+        }
+        let message = Message::published(outgoing, self.profile)?;
+        let tag = self.channel(channel)?.next_publish();
+        if tag.is_some() && self.faults.nack > 0 {
+            self.faults.nack -= 1;
+            self.confirm(channel, tag, false);
+            return Ok(());
+        }
+        let published = self.deliver(Arc::new(message), Some(channel), at);
+        if published == Published::Unroutable && outgoing.mandatory {
+            let returned = Returned {
+                exchange: outgoing.exchange.clone(),
+                routing_key: outgoing.routing_key.clone(),
+                message_id: outgoing.properties.message_id.clone(),
+                text: "312 NO_ROUTE".to_owned(),
+            };
+            self.effects.push(Effect::Return { channel, returned });
+        }
+        if tag.is_some() && self.faults.lose > 0 {
+            self.faults.lose -= 1;
+        } else {
+            self.confirm(channel, tag, published != Published::Rejected);
+        }
+        self.settle_down(at);
+        Ok(())
+    }
+
+    /// Publishes without a channel, as somebody else's client would.
+    pub(in crate::transport::memory) fn publish_raw(
+        &mut self,
+        outgoing: &Outgoing,
+        at: Moment,
+    ) -> Result<Published, Refusal> {
+        let exchange = self.exchange(&outgoing.exchange)?;
+        if exchange.internal {
+            return Err(Refusal::access_refused(format!(
+                "cannot publish to internal {}",
+                refusal::exchange(&outgoing.exchange)
+            )));
+        }
+        let message = Message::published(outgoing, self.profile)?;
+        // A client of its own for each message: it asks a full queue first.
+        let channel = ChannelId(self.id());
+        let published = self.deliver(Arc::new(message), Some(channel), at);
+        self.forget_publisher(channel);
+        self.settle_down(at);
+        Ok(published)
+    }
+
+    fn confirm(&mut self, channel: ChannelId, tag: Option<u64>, ack: bool) {
+        if let Some(tag) = tag {
+            let confirm = Confirm {
+                tag,
+                multiple: false,
+                ack,
+            };
+            self.effects.push(Effect::Confirm { channel, confirm });
+        }
+    }
+
+    /// Routes a message and offers it to each queue.
+    fn deliver(
+        &mut self,
+        message: Arc<Message>,
+        publisher: Option<ChannelId>,
+        at: Moment,
+    ) -> Published {
+        let queues = self.route(&message.exchange, &message);
+        let mut published = if queues.is_empty() {
+            Published::Unroutable
+        } else {
+            Published::Confirmed
+        };
+        for queue in queues {
+            if !self.offer(&queue, &message, publisher, at) {
+                published = Published::Rejected;
+            }
+        }
+        published
+    }
+
+    /// The queues that a message goes to, each once. Alternate exchanges are followed, round in a circle if need be.
+    fn route(&self, exchange: &str, message: &Message) -> BTreeSet<String> {
+        let keys = &message.routing_keys;
+        if exchange.is_empty() {
+            let queues = keys.iter().filter(|key| self.queues.contains_key(*key));
+            return queues.cloned().collect();
+        }
+        let mut queues = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        let mut next = Some(exchange);
+        while let Some(exchange) = next.and_then(|name| self.exchanges.get(name)) {
+            if !seen.insert(&exchange.name) {
+                break;
+            }
+            exchange.route(keys, &message.headers, self.profile, &mut queues);
+            next = exchange.alternate().filter(|_| queues.is_empty());
+        }
+        queues.retain(|queue| self.queues.contains_key(queue));
+        queues
+    }
+
+    /// Whether the queue takes the message.
+    fn offer(
+        &mut self,
+        name: &str,
+        message: &Arc<Message>,
+        publisher: Option<ChannelId>,
+        at: Moment,
+    ) -> bool {
+        let Some(queue) = self.queues.get_mut(name) else {
+            return false;
+        };
+        match queue.admit(message, publisher) {
+            Admission::Taken => {
+                let entry = queue.entry(message.clone(), at.now);
+                self.enqueue(name, entry);
+                true
+            }
+            Admission::Rejected => false,
+            Admission::RejectedDead => {
+                self.bury_message(name, message.clone(), Reason::MaxLength);
+                false
+            }
+        }
+    }
+
+    /// Lets a message go: to the dead-letter exchange, if the queue has one.
+    pub(super) fn bury(&mut self, queue: &str, entry: Entry, reason: Reason) {
+        let mut message = entry.message;
+        if entry.failed > 0 && message.failed_deliveries != entry.failed {
+            Arc::make_mut(&mut message).failed_deliveries = entry.failed;
+        }
+        self.bury_message(queue, message, reason);
+    }
+
+    fn bury_message(&mut self, name: &str, message: Arc<Message>, reason: Reason) {
+        let Some(queue) = self.queues.get(name) else {
+            return;
+        };
+        let settings = &queue.settings;
+        if let Some(exchange) = &settings.dead_letter_exchange {
+            self.letters.push_back(Letter {
+                message,
+                reason,
+                queue: name.to_owned(),
+                exchange: exchange.clone(),
+                routing_key: settings.dead_letter_routing_key.clone(),
+            });
+        }
+    }
+
+    /// Publishes the dead letters and serves the queues until nothing moves any more.
+    pub(in crate::transport::memory) fn settle_down(&mut self, at: Moment) {
+        loop {
+            if let Some(letter) = self.letters.pop_front() {
+                self.send_letter(&letter, at);
+            } else if let Some(queue) = self.stirred.pop_first() {
+                self.serve(&queue, at);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn send_letter(&mut self, letter: &Letter, at: Moment) {
+        if !self.exchanges.contains_key(&letter.exchange) {
+            return;
+        }
+        let passing = Passing {
+            reason: letter.reason,
+            queue: &letter.queue,
+            exchange: &letter.exchange,
+            routing_key: letter.routing_key.as_deref(),
+            epoch_millis: at.epoch_millis,
+        };
+        let message = Arc::new(passing.letter(&letter.message, self.profile));
+        for queue in self.route(&letter.exchange, &message) {
+            if !is_cycle(&message, &queue, letter.reason, self.profile) {
+                self.offer(&queue, &message, None, at);
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The seam, driven as the library drives it: two links on one broker.
+
+mod faults;
+mod queues;
+mod timing;
+
+use super::{Broker, MemoryTransport, Profile};
+use crate::clock::{SystemClock, monotonic};
+use crate::declaration::Declaration;
+use crate::headers::Headers;
+use crate::properties::Properties;
+use crate::transport::{
+    Channel, Confirm, Confirms, Delivery, Dialled, Failure, Incoming, Link, LinkEvent, Outgoing,
+    Subscription, Transport,
+};
+use crossbeam_channel::Select;
+use std::sync::Arc;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+pub(super) fn broker() -> Broker {
+    broker_of(Profile::V3_10)
+}
+
+pub(super) fn broker_of(profile: Profile) -> Broker {
+    Broker::start("test", profile, Arc::new(SystemClock)).unwrap()
+}
+
+pub(super) fn transport(broker: &Broker) -> MemoryTransport {
+    MemoryTransport {
+        broker: broker.clone(),
+        heartbeat: Duration::ZERO,
+        channel_max: 2047,
+    }
+}
+
+pub(super) fn dial(broker: &Broker) -> Dialled {
+    let limit = monotonic() + LIMIT;
+    transport(broker).dial(limit, &|_| {}).unwrap()
+}
+
+pub(super) fn channel(dialled: &mut Dialled) -> Box<dyn Channel> {
+    dialled.link.open_channel().unwrap()
+}
+
+/// A classic, durable queue.
+pub(super) fn queue(name: &str) -> Declaration {
+    Declaration::durable_queue(name, Headers::new())
+}
+
+pub(super) fn quorum(name: &str) -> Declaration {
+    let arguments = [("x-queue-type", "quorum")].into_iter().collect();
+    Declaration::durable_queue(name, arguments)
+}
+
+pub(super) fn message(exchange: &str, key: &str, body: &str) -> Outgoing {
+    let properties = Properties {
+        message_id: Some(body.to_owned()),
+        delivery_mode: Some(2),
+        ..Properties::default()
+    };
+    Outgoing {
+        exchange: exchange.to_owned(),
+        routing_key: key.to_owned(),
+        mandatory: true,
+        properties,
+        headers: Headers::new(),
+        body: Arc::new(body.as_bytes().to_vec()),
+    }
+}
+
+pub(super) fn text(delivery: &Delivery) -> String {
+    String::from_utf8(delivery.body.to_vec()).unwrap()
+}
+
+/// Waits for what comes next.
+pub(super) fn incoming(subscription: &dyn Subscription) -> Incoming {
+    loop {
+        if let Some(incoming) = subscription.next() {
+            return incoming;
+        }
+        let mut select = Select::new();
+        subscription.watch(&mut select);
+        select.ready_timeout(LIMIT).expect("nothing came");
+    }
+}
+
+pub(super) fn delivery(subscription: &dyn Subscription) -> Delivery {
+    match incoming(subscription) {
+        Incoming::Delivery(delivery) => delivery,
+        other => panic!("not a delivery: {other:?}"),
+    }
+}
+
+pub(super) fn confirm(confirms: &dyn Confirms) -> Confirm {
+    loop {
+        if let Some(confirm) = confirms.next_confirm().expect("the channel is gone") {
+            return confirm;
+        }
+        let mut select = Select::new();
+        confirms.watch(&mut select);
+        select.ready_timeout(LIMIT).expect("no confirm came");
+    }
+}
+
+pub(super) fn event(link: &dyn Link) -> Result<LinkEvent, crate::transport::Gone> {
+    loop {
+        if let Some(event) = link.next_event()? {
+            return Ok(event);
+        }
+        let mut select = Select::new();
+        link.watch(&mut select);
+        select.ready_timeout(LIMIT).expect("nothing happened");
+    }
+}
+
+pub(super) fn code(failure: &Failure) -> u16 {
+    match failure {
+        Failure::Refused { code, .. } => *code,
+        other => panic!("not a refusal: {other:?}"),
+    }
+}
+
+/// Polls, for what a thread of the broker does.
+pub(super) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let limit = monotonic() + LIMIT;
+    while !done() {
+        assert!(monotonic() < limit, "{what} has not happened");
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,263 @@
+//! The client's end of a link: what it has sent that nobody has read yet, and where what it receives goes.
+
+use super::state::{ChannelId, ConsumerId, Effect};
+use crate::declaration::Declaration;
+use crate::transport::{
+    Activity, Confirm, Delivery, Failure, Incoming, LinkEvent, Outgoing, Returned,
+};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One thing that a client asks for, or tells.
+#[derive(Debug)]
+pub(super) enum Operation {
+    Connect,
+    OpenChannel,
+    CloseChannel,
+    CloseLink,
+    /// The client is gone without a word.
+    Vanish,
+    Declare(Declaration),
+    Check(Declaration),
+    Prefetch(u16),
+    Consume(String),
+    Cancel(ConsumerId),
+    Count(String),
+    Fetch(String),
+    Ack {
+        tag: u64,
+        multiple: bool,
+    },
+    Nack {
+        tag: u64,
+    },
+    Reject {
+        tag: u64,
+    },
+    Confirm,
+    Publish(Box<Outgoing>),
+}
+
+/// The broker's answer.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Done,
+    Channel(ChannelId, Ending),
+    Consumer(ConsumerId, Receiver<Incoming>),
+    Confirms(Receiver<Confirm>, Receiver<Returned>),
+    Count(usize),
+    Fetched(Option<Box<Delivery>>),
+}
+
+/// Whom the answer goes to; nobody waits for that of a publish or an acknowledgement.
+pub(super) type Reply = Sender<Result<Answer, Failure>>;
+
+/// An operation in the order of all links.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) number: u64,
+    pub(super) channel: Option<ChannelId>,
+    pub(super) operation: Operation,
+    pub(super) reply: Option<Reply>,
+}
+
+/// Why a channel or link is gone, as its owner finds out.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ending(Arc<Mutex<Option<Failure>>>);
+
+impl Ending {
+    pub(super) fn set(&self, failure: Failure) {
+        self.0.lock().get_or_insert(failure);
+    }
+
+    /// The reason. The broker's refusal is told once: after that the channel is just gone.
+    pub(super) fn take(&self) -> Option<Failure> {
+        let mut ending = self.0.lock();
+        let told = ending.clone()?;
+        if matches!(told, Failure::Refused { .. }) {
+            *ending = Some(Failure::Lost(
+                "the broker has closed the channel".to_owned(),
+            ));
+        }
+        Some(told)
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.0.lock().is_some()
+    }
+}
+
+/// Where what a channel receives goes.
+#[derive(Debug, Default)]
+pub(super) struct Port {
+    pub(super) ending: Ending,
+    confirms: Option<Sender<Confirm>>,
+    returns: Option<Sender<Returned>>,
+    consumers: HashMap<ConsumerId, Sender<Incoming>>,
+}
+
+impl Port {
+    pub(super) fn confirm(&mut self) -> (Receiver<Confirm>, Receiver<Returned>) {
+        let (confirms, confirmed) = unbounded();
+        let (returns, returned) = unbounded();
+        self.confirms = Some(confirms);
+        self.returns = Some(returns);
+        (confirmed, returned)
+    }
+
+    pub(super) fn consume(&mut self, consumer: ConsumerId) -> Receiver<Incoming> {
+        let (sender, incoming) = unbounded();
+        self.consumers.insert(consumer, sender);
+        incoming
+    }
+
+    /// Answers a cancel.
+    pub(super) fn cancelled(&mut self, consumer: ConsumerId) {
+        if let Some(sender) = self.consumers.remove(&consumer) {
+            let _ = sender.send(Incoming::CancelOk);
+        }
+    }
+
+    /// Sends; a receiver that was dropped has nobody behind it any more.
+    fn send(&mut self, effect: Effect) {
+        match effect {
+            Effect::Deliver {
+                consumer, delivery, ..
+            } => {
+                if let Some(sender) = self.consumers.get(&consumer) {
+                    let _ = sender.send(Incoming::Delivery(*delivery));
+                }
+            }
+            Effect::Cancel { consumer, .. } => {
+                if let Some(sender) = self.consumers.remove(&consumer) {
+                    let _ = sender.send(Incoming::Cancelled);
+                }
+            }
+            Effect::Confirm { confirm, .. } => {
+                if let Some(confirms) = &self.confirms {
+                    let _ = confirms.send(confirm);
+                }
+            }
+            Effect::Return { returned, .. } => {
+                if let Some(returns) = &self.returns {
+                    let _ = returns.send(returned);
+                }
+            }
+        }
+    }
+
+    /// The last that is heard of the channel.
+    pub(super) fn end(self, failure: &Failure) {
+        self.ending.set(failure.clone());
+        for sender in self.consumers.into_values() {
+            let _ = sender.send(Incoming::Ended(failure.clone()));
+        }
+    }
+}
+
+/// One link, as the broker holds it.
+#[derive(Debug)]
+pub(super) struct Wire {
+    /// Read in order, unless the broker is frozen or does not read this link.
+    pub(super) inbox: VecDeque<Request>,
+    /// The client's end; none once it has gone.
+    pub(super) client: Option<Client>,
+    /// The broker does not read it until the alarm is over.
+    pub(super) blocked: bool,
+    /// Has got through the handshake.
+    pub(super) open: bool,
+    /// How often the broker shows that it is there; zero is never.
+    pub(super) heartbeat: Duration,
+}
+
+/// What only a client that is still there has.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) ports: HashMap<ChannelId, Port>,
+    pub(super) events: Sender<LinkEvent>,
+    pub(super) ending: Ending,
+    pub(super) activity: Activity,
+}
+
+impl Wire {
+    pub(super) fn new(
+        events: Sender<LinkEvent>,
+        ending: Ending,
+        activity: Activity,
+        heartbeat: Duration,
+    ) -> Self {
+        Self {
+            inbox: VecDeque::new(),
+            client: Some(Client {
+                ports: HashMap::new(),
+                events,
+                ending,
+                activity,
+            }),
+            blocked: false,
+            open: false,
+            heartbeat,
+        }
+    }
+
+    /// Whether its client has missed two heartbeats.
+    pub(super) fn is_given_up(&self) -> bool {
+        let silence = self
+            .client
+            .as_ref()
+            .map(|client| client.activity.last_read().elapsed());
+        !self.heartbeat.is_zero() && silence.is_some_and(|silence| silence >= self.heartbeat * 2)
+    }
+
+    pub(super) fn port(&mut self, channel: ChannelId) -> Option<&mut Port> {
+        self.client.as_mut()?.ports.get_mut(&channel)
+    }
+
+    pub(super) fn send(&mut self, channel: ChannelId, effect: Effect) {
+        self.note_sent();
+        if let Some(port) = self.port(channel) {
+            port.send(effect);
+        }
+    }
+
+    pub(super) fn tell(&self, event: LinkEvent) {
+        if let Some(client) = &self.client {
+            client.activity.note_read();
+            let _ = client.events.send(event);
+        }
+    }
+
+    /// What the broker sends is what the client reads.
+    pub(super) fn note_sent(&self) {
+        if let Some(client) = &self.client {
+            client.activity.note_read();
+        }
+    }
+
+    /// Closes a channel on the client's side.
+    pub(super) fn close_port(&mut self, channel: ChannelId, failure: &Failure) {
+        if let Some(client) = &mut self.client
+            && let Some(port) = client.ports.remove(&channel)
+        {
+            port.end(failure);
+        }
+    }
+
+    /// The client's end is gone: it hears nothing more, and every call returns. What it has sent is still there.
+    pub(super) fn cut(&mut self, why: &str) {
+        let Some(client) = self.client.take() else {
+            return;
+        };
+        let failure = Failure::Lost(why.to_owned());
+        client.ending.set(failure.clone());
+        for port in client.ports.into_values() {
+            port.end(&failure);
+        }
+        for request in &mut self.inbox {
+            request.reply = None;
+        }
+    }
+}
