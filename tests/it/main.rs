@@ -7,6 +7,7 @@
 
 mod bounds;
 mod chaos;
+mod cluster;
 mod conflicts;
 mod contract;
 mod delivery;

@@ -1,5 +1,6 @@
 //! The arguments of a queue: which are allowed, what they mean, and when two tables are the same.
 
+use super::equivalence::type_name;
 use super::message::within_ttl;
 use super::profile::Profile;
 use super::refusal::{self, Refusal};
@@ -93,13 +94,10 @@ const STREAM: &[&str] = &[
     "x-initial-cluster-size",
 ];
 
-const STREAM_4: &[&str] = &["x-stream-filter-size-bytes"];
-
 /// The order in which RabbitMQ looks at them.
 const CHECKED: &[&str] = &[
     "x-expires",
     "x-message-ttl",
-    "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
     "x-dead-letter-strategy",
     "x-max-length",
@@ -136,6 +134,15 @@ pub(super) fn read(
             refusal::queue(name)
         ))
     };
+    if let Some(exchange) = arguments.get("x-dead-letter-exchange")
+        && exchange.as_str().is_none()
+    {
+        return Err(Refusal::precondition_failed(format!(
+            "invalid type '{}' for arg 'x-dead-letter-exchange' in {}",
+            type_name(exchange),
+            refusal::queue(name)
+        )));
+    }
     let kind = kind(arguments).map_err(|why| invalid("x-queue-type", why))?;
     let Some(kind) = kind else {
         return Err(Refusal::not_implemented(format!(
@@ -149,12 +156,9 @@ pub(super) fn read(
             check(argument, value, arguments).map_err(|why| invalid(argument, why))?;
         }
     }
-    let all = [CLASSIC, CLASSIC_4, QUORUM, STREAM, STREAM_4].concat();
+    let all = [CLASSIC, CLASSIC_4, QUORUM, STREAM].concat();
     for (argument, _) in arguments.iter() {
-        let of_another_kind = all.contains(&argument)
-            && !known.contains(&argument)
-            && (profile == Profile::V4_0 || !STREAM_4.contains(&argument));
-        if of_another_kind {
+        if all.contains(&argument) && !known.contains(&argument) {
             return Err(Refusal::precondition_failed(format!(
                 "invalid arg '{argument}' for {} of queue type rabbit_{}_queue",
                 refusal::queue(name),
@@ -188,7 +192,6 @@ fn check(argument: &str, value: &HeaderValue, arguments: &Headers) -> Result<(),
             within_ttl(integer(value)?.into()).map(drop)
         }
         "x-message-ttl" => within_ttl(integer(value)?.into()).map(drop),
-        "x-dead-letter-exchange" => text(value).map(drop),
         "x-dead-letter-routing-key" => {
             text(value)?;
             if arguments.contains("x-dead-letter-exchange") {
@@ -298,98 +301,6 @@ fn one_of(value: &HeaderValue, allowed: &[&str], otherwise: &str) -> Result<(), 
 
 fn unacceptable(value: &HeaderValue) -> String {
     format!("{{unacceptable_type,{}}}", type_name(value))
-}
-
-/// What stands in the way of declaring `what` again with the arguments `received`, of which `compared` matter.
-pub(super) fn check_equivalent(
-    what: &str,
-    compared: &[&str],
-    current: &Headers,
-    received: &Headers,
-) -> Result<(), Refusal> {
-    for argument in compared {
-        let (current, received) = (current.get(argument), received.get(argument));
-        let (current_text, received_text) = match (current, received) {
-            (None, None) => continue,
-            (Some(current), Some(received)) => {
-                if is_same(current, received) {
-                    continue;
-                }
-                (value_text(current), value_text(received))
-            }
-            (Some(value), None) | (None, Some(value)) => {
-                if *argument == "x-queue-type" && value.as_str() == Some("classic") {
-                    continue;
-                }
-                let text = format!(
-                    "the value '{}' of type '{}'",
-                    bare_text(value),
-                    type_name(value)
-                );
-                if received.is_some() {
-                    ("none".to_owned(), text)
-                } else {
-                    (text, "none".to_owned())
-                }
-            }
-        };
-        return Err(Refusal::precondition_failed(format!(
-            "inequivalent arg '{argument}' for {what}: received {received_text} but current is {current_text}"
-        )));
-    }
-    Ok(())
-}
-
-/// The width of a number does not matter.
-fn is_same(current: &HeaderValue, received: &HeaderValue) -> bool {
-    let number = |value: &HeaderValue| match value {
-        HeaderValue::Timestamp(seconds) => Some(i128::from(*seconds)),
-        other => other.as_i64().map(i128::from),
-    };
-    match (number(current), number(received)) {
-        (Some(current), Some(received)) => current == received,
-        _ => current == received,
-    }
-}
-
-fn value_text(value: &HeaderValue) -> String {
-    format!("'{}'", bare_text(value))
-}
-
-fn bare_text(value: &HeaderValue) -> String {
-    match value {
-        HeaderValue::Text(text) => text.clone(),
-        HeaderValue::Bool(flag) => flag.to_string(),
-        HeaderValue::F32(number) => number.to_string(),
-        HeaderValue::F64(number) => number.to_string(),
-        other => match other.as_i64() {
-            Some(number) => number.to_string(),
-            None => format!("{other:?}"),
-        },
-    }
-}
-
-/// A type as RabbitMQ names it.
-fn type_name(value: &HeaderValue) -> &'static str {
-    match value {
-        HeaderValue::Bool(_) => "bool",
-        HeaderValue::I8(_) => "byte",
-        HeaderValue::U8(_) => "unsignedbyte",
-        HeaderValue::I16(_) => "short",
-        HeaderValue::U16(_) => "unsignedshort",
-        HeaderValue::I32(_) => "signedint",
-        HeaderValue::U32(_) => "unsignedint",
-        HeaderValue::I64(_) => "long",
-        HeaderValue::F32(_) => "float",
-        HeaderValue::F64(_) => "double",
-        HeaderValue::Decimal { .. } => "decimal",
-        HeaderValue::Text(_) => "longstr",
-        HeaderValue::Bytes(_) => "binary",
-        HeaderValue::Timestamp(_) => "timestamp",
-        HeaderValue::Array(_) => "array",
-        HeaderValue::Table(_) => "table",
-        HeaderValue::Void => "void",
-    }
 }
 
 #[cfg(test)]

@@ -1,24 +1,17 @@
-//! The broker: reads what its links send, in order, and sends what follows from it.
+//! The broker as its handles and its timer see it: a lock and a clock around everything.
 
-use super::faults::Faults;
+use super::hub::Hub;
 use super::profile::Profile;
-use super::refusal::Refusal;
-use super::state::settle::Verdict;
-use super::state::{ChannelId, Effect, LinkId, Moment, State};
+use super::state::Moment;
 use super::timer;
-use super::wire::{Answer, Client, Operation, Port, Request, Wire};
+use super::wire::Wire;
 use crate::clock::Clock;
-use crate::transport::{Failure, LinkEvent};
 use crossbeam_channel::Sender;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-
-/// What a client reads when the broker drops its link.
-pub(super) const CLOSED: &str = "the broker closed the connection";
 
 /// An embedded broker: RabbitMQ's behaviour in this process, for tests and for trying things out.
 ///
@@ -32,6 +25,25 @@ pub(super) const CLOSED: &str = "the broker closed the connection";
 /// There are four groups of methods: making it, looking at what is [in it](Self::queues), doing what
 /// [another client](Self::publish) could do, and letting things [go wrong](Self::drop_connections). The guide to
 /// [testing](crate::docs::testing) has examples.
+///
+/// # What it does not model
+///
+/// * Streams: declaring one is refused with 540.
+/// * Clusters, policies, more than one virtual host, users other than `guest` and their permissions (but see
+///   [`refuse`](Self::refuse)).
+/// * At-least-once dead-lettering: `x-dead-letter-strategy` is checked, and the messages go at most once.
+/// * Exchanges bound to exchanges, exchanges that delete themselves, transactions, direct reply-to (a message that asks for it
+///   is refused, as by a broker on whose channel nobody consumes the replies), consumers with priorities or exclusive ones,
+///   consuming without acknowledgements.
+/// * The limit on the time that a consumer may hold a message (`consumer_timeout`).
+/// * Latency: a confirm, or a message that has left one queue for another, is there at once. A quorum queue with
+///   `reject-publish` tells its publishers at once that it is full, so that they get one message too many into it, not
+///   several; `x-expires` of a quorum queue is exact, where RabbitMQ looks every few seconds.
+/// * Arguments that make the real one crash (a nonsensical `x-queue-master-locator`, an `x-death` header whose entries are no
+///   tables) are passed over.
+/// * Queue names with line breaks, and the empty name for "the queue declared last on this channel".
+/// * When several consumers of one channel hold messages of a quorum queue and the channel ends, they come back in the order
+///   in which the consumers began; on 3.x that order is a random one.
 #[derive(Clone)]
 pub struct Broker(Arc<Shared>);
 
@@ -53,15 +65,6 @@ pub(super) struct Shared {
     changed: Sender<()>,
 }
 
-/// Everything behind the lock.
-#[derive(Debug)]
-pub(super) struct Hub {
-    pub(super) state: State,
-    pub(super) wires: BTreeMap<LinkId, Wire>,
-    pub(super) faults: Faults,
-    last_request: u64,
-}
-
 impl Broker {
     /// Starts a broker and its timer thread. Times to live and ages follow `clock`.
     pub(crate) fn start(
@@ -74,12 +77,7 @@ impl Broker {
         let shared = Arc::new(Shared {
             name,
             clock,
-            hub: Mutex::new(Hub {
-                state: State::new(profile),
-                wires: BTreeMap::new(),
-                faults: Faults::default(),
-                last_request: 0,
-            }),
+            hub: Mutex::new(Hub::new(profile)),
             changed,
         });
         timer::start(&shared, changes)?;
@@ -110,9 +108,11 @@ impl Broker {
         self.0.with(work)
     }
 
-    /// Looks, and changes nothing.
+    /// Looks at what there is now.
     pub(super) fn look<R>(&self, look: impl FnOnce(&Hub) -> R) -> R {
-        look(&self.0.hub.lock())
+        let mut hub = self.0.hub.lock();
+        hub.expire(self.0.moment());
+        look(&hub)
     }
 }
 
@@ -134,10 +134,8 @@ impl Shared {
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut Hub, Moment) -> R) -> R {
         let mut hub = self.hub.lock();
         let (before, links) = (hub.due(), hub.wires.len());
-        let at = Moment {
-            now: self.clock.now(),
-            epoch_millis: self.clock.epoch_millis(),
-        };
+        let at = self.moment();
+        hub.expire(at);
         let result = work(&mut hub, at);
         hub.read(at);
         let is_moved = hub.due() != before || hub.wires.len() != links;
@@ -149,17 +147,17 @@ impl Shared {
         result
     }
 
+    fn moment(&self) -> Moment {
+        Moment {
+            now: self.clock.now(),
+            epoch_millis: self.clock.epoch_millis(),
+        }
+    }
+
     /// Lets everything go that is over, and says when there is more.
     pub(super) fn expire(&self) -> Option<Instant> {
         let mut hub = self.hub.lock();
-        let at = Moment {
-            now: self.clock.now(),
-            epoch_millis: self.clock.epoch_millis(),
-        };
-        if !hub.faults.frozen {
-            hub.state.expire(at);
-            hub.send();
-        }
+        hub.expire(self.moment());
         hub.due()
     }
 
@@ -179,304 +177,5 @@ impl Shared {
                 hub.wires.values().for_each(Wire::note_sent);
             }
         });
-    }
-}
-
-impl Hub {
-    fn due(&self) -> Option<Instant> {
-        self.state.due().filter(|_| !self.faults.frozen)
-    }
-
-    /// Takes an operation in; it is read when its turn comes.
-    pub(super) fn submit(
-        &mut self,
-        link: LinkId,
-        channel: Option<ChannelId>,
-        operation: Operation,
-        reply: Option<super::wire::Reply>,
-    ) {
-        self.last_request += 1;
-        if let Some(wire) = self.wires.get_mut(&link) {
-            if let Some(client) = &wire.client {
-                client.activity.note_write();
-            }
-            wire.inbox.push_back(Request {
-                number: self.last_request,
-                channel,
-                operation,
-                reply,
-            });
-        }
-    }
-
-    /// Reads what the links have sent, oldest first, as far as the broker reads at all.
-    pub(super) fn read(&mut self, at: Moment) {
-        self.send();
-        while let Some((link, request)) = self.next_request() {
-            if self.faults.drops_before(&request.operation) {
-                self.drop_links(CLOSED, at);
-            } else {
-                self.obey(link, request, at);
-                self.send();
-            }
-            if self.faults.takes_drop() {
-                self.drop_links(CLOSED, at);
-            }
-        }
-    }
-
-    fn next_request(&mut self) -> Option<(LinkId, Request)> {
-        if self.faults.frozen {
-            return None;
-        }
-        let readable = self.wires.iter_mut().filter(|(_, wire)| !wire.blocked);
-        let (link, wire) = readable
-            .filter(|(_, wire)| !wire.inbox.is_empty())
-            .min_by_key(|(_, wire)| wire.inbox.front().map(|request| request.number))?;
-        Some((*link, wire.inbox.pop_front()?))
-    }
-
-    fn obey(&mut self, link: LinkId, request: Request, at: Moment) {
-        let Request {
-            number,
-            channel,
-            operation,
-            reply,
-        } = request;
-        if let Operation::Publish(message) = &operation
-            && !self.may_publish(link, message.body.is_empty())
-        {
-            if let Some(wire) = self.wires.get_mut(&link) {
-                wire.inbox.push_front(Request {
-                    number,
-                    channel,
-                    operation,
-                    reply,
-                });
-            }
-            return;
-        }
-        // What was sent on a channel after the broker had closed it is not looked at.
-        let is_closed = channel.is_some_and(|id| !self.state.channels.contains_key(&id));
-        if is_closed {
-            return;
-        }
-        let result = match channel {
-            None => self.obey_link(link, &operation, at),
-            Some(channel) => self.obey_channel(link, channel, operation, at),
-        };
-        let answer = match (result, channel) {
-            (Ok(answer), _) => Ok(answer),
-            (Err(refusal), Some(channel)) => {
-                let failure: Failure = refusal.into();
-                self.close_channel(link, channel, &failure, at);
-                if let (Some(wire), true) = (self.wires.get(&link), reply.is_some()) {
-                    wire.note_sent();
-                }
-                Err(failure)
-            }
-            (Err(refusal), None) => Err(refusal.into()),
-        };
-        if let Some(reply) = reply {
-            if let Some(wire) = self.wires.get(&link) {
-                wire.note_sent();
-            }
-            self.send();
-            let _ = reply.send(answer);
-        }
-    }
-
-    /// Whether a publish of that link is read now. Under an alarm the broker reads the header of the first one, which is
-    /// all of an empty message, and then nothing more of that link.
-    fn may_publish(&mut self, link: LinkId, is_empty: bool) -> bool {
-        let (Some(reason), Some(wire)) = (&self.faults.alarm, self.wires.get_mut(&link)) else {
-            return true;
-        };
-        wire.blocked = true;
-        wire.tell(LinkEvent::Blocked(reason.clone()));
-        is_empty
-    }
-
-    fn obey_link(
-        &mut self,
-        link: LinkId,
-        operation: &Operation,
-        at: Moment,
-    ) -> Result<Answer, Refusal> {
-        match operation {
-            Operation::Connect => {
-                if let Some(wire) = self.wires.get_mut(&link) {
-                    wire.open = true;
-                }
-                Ok(Answer::Done)
-            }
-            Operation::OpenChannel => {
-                let channel = self.state.open_channel(link);
-                let port = Port::default();
-                let ending = port.ending.clone();
-                if let Some(Client { ports, .. }) = self
-                    .wires
-                    .get_mut(&link)
-                    .and_then(|wire| wire.client.as_mut())
-                {
-                    ports.insert(channel, port);
-                }
-                Ok(Answer::Channel(channel, ending))
-            }
-            _ => {
-                self.end_link(link, "the connection was closed", at);
-                Ok(Answer::Done)
-            }
-        }
-    }
-
-    fn obey_channel(
-        &mut self,
-        link: LinkId,
-        channel: ChannelId,
-        operation: Operation,
-        at: Moment,
-    ) -> Result<Answer, Refusal> {
-        self.faults.check(&operation)?;
-        let state = &mut self.state;
-        let owner = Some(link);
-        match operation {
-            Operation::CloseChannel => {
-                let gone = Failure::Lost("the channel was closed".to_owned());
-                self.close_channel(link, channel, &gone, at);
-            }
-            Operation::Declare(declaration) => state.declare(&declaration, owner, at)?,
-            Operation::Check(declaration) => state.check(&declaration, owner, at)?,
-            Operation::Prefetch(prefetch) => {
-                if let Some(channel) = state.channels.get_mut(&channel) {
-                    channel.prefetch = prefetch;
-                }
-            }
-            Operation::Consume(queue) => {
-                let consumer = state.consume(channel, &queue)?;
-                if let Some(port) = self
-                    .wires
-                    .get_mut(&link)
-                    .and_then(|wire| wire.port(channel))
-                {
-                    let incoming = port.consume(consumer);
-                    self.state.settle_down(at);
-                    return Ok(Answer::Consumer(consumer, incoming));
-                }
-                self.state.settle_down(at);
-            }
-            Operation::Cancel(consumer) => {
-                state.cancel(channel, consumer, at)?;
-                self.send();
-                if let Some(port) = self
-                    .wires
-                    .get_mut(&link)
-                    .and_then(|wire| wire.port(channel))
-                {
-                    port.cancelled(consumer);
-                }
-            }
-            Operation::Count(queue) => return state.count(&queue, owner, at).map(Answer::Count),
-            Operation::Fetch(queue) => {
-                let fetched = state.fetch(channel, &queue, at)?;
-                return Ok(Answer::Fetched(fetched.map(Box::new)));
-            }
-            Operation::Ack { tag, multiple } => {
-                state.settle(channel, tag, multiple, Verdict::Ack, at)?;
-            }
-            Operation::Nack { tag } => state.settle(channel, tag, false, Verdict::Requeue, at)?,
-            Operation::Reject { tag } => state.settle(channel, tag, false, Verdict::Discard, at)?,
-            Operation::Confirm => {
-                if let Some(channel) = state.channels.get_mut(&channel) {
-                    channel.begin_to_confirm();
-                }
-                if let Some(port) = self
-                    .wires
-                    .get_mut(&link)
-                    .and_then(|wire| wire.port(channel))
-                {
-                    let (confirms, returns) = port.confirm();
-                    return Ok(Answer::Confirms(confirms, returns));
-                }
-            }
-            Operation::Publish(message) => state.publish(channel, &message, at)?,
-            Operation::Connect
-            | Operation::OpenChannel
-            | Operation::CloseLink
-            | Operation::Vanish => {}
-        }
-        Ok(Answer::Done)
-    }
-
-    /// Ends a channel on both sides.
-    pub(super) fn close_channel(
-        &mut self,
-        link: LinkId,
-        channel: ChannelId,
-        failure: &Failure,
-        at: Moment,
-    ) {
-        self.send();
-        if let Some(wire) = self.wires.get_mut(&link) {
-            wire.close_port(channel, failure);
-        }
-        self.state.end_channel(channel, at);
-    }
-
-    /// Ends a link on both sides.
-    pub(super) fn end_link(&mut self, link: LinkId, why: &str, at: Moment) {
-        self.send();
-        if let Some(mut wire) = self.wires.remove(&link) {
-            wire.cut(why);
-        }
-        self.state.end_link(link, at);
-    }
-
-    pub(super) fn drop_links(&mut self, why: &str, at: Moment) {
-        let links: Vec<LinkId> = self.wires.keys().copied().collect();
-        for link in links {
-            self.end_link(link, why, at);
-        }
-    }
-
-    /// The client kills its link: it hears nothing more, and the broker finds out when it reads on.
-    pub(super) fn kill(&mut self, link: LinkId, why: &str) {
-        if let Some(wire) = self.wires.get_mut(&link)
-            && wire.client.is_some()
-        {
-            wire.cut(why);
-            self.submit(link, None, Operation::Vanish, None);
-        }
-    }
-
-    fn give_up_silent(&mut self) {
-        let silent = self.wires.iter().filter(|(_, wire)| wire.is_given_up());
-        let silent: Vec<LinkId> = silent.map(|(link, _)| *link).collect();
-        for link in silent {
-            self.kill(link, "no heartbeat came");
-        }
-    }
-
-    /// Sends what the last operation brought about.
-    pub(super) fn send(&mut self) {
-        for effect in self.state.take_effects() {
-            let channel = match &effect {
-                Effect::Deliver { channel, .. }
-                | Effect::Cancel { channel, .. }
-                | Effect::Confirm { channel, .. }
-                | Effect::Return { channel, .. } => *channel,
-            };
-            if matches!(effect, Effect::Confirm { .. }) {
-                self.faults.confirm_sent();
-            }
-            let wire = self.wires.values_mut().find(|wire| {
-                wire.client
-                    .as_ref()
-                    .is_some_and(|client| client.ports.contains_key(&channel))
-            });
-            if let Some(wire) = wire {
-                wire.send(channel, effect);
-            }
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! A channel: its consumers, what it has not settled yet, and whether it confirms.
 
+use super::profile::Profile;
 use super::ready::Entry;
 use super::refusal::Refusal;
 use super::state::{ConsumerId, LinkId, QueueId};
@@ -92,9 +93,17 @@ impl Channel {
         Ok(settled)
     }
 
-    /// Everything that is not settled, oldest first.
-    pub(super) fn into_unacked(self) -> impl Iterator<Item = Unacked> {
-        self.unacked.into_values()
+    /// Everything that is not settled, in the order in which it goes back when the channel ends. A classic queue puts each
+    /// message in its place; a quorum queue takes them consumer by consumer, and knows what was fetched by its tag in text.
+    pub(super) fn into_unacked(self, profile: Profile) -> Vec<Unacked> {
+        let mut unacked: Vec<(u64, Unacked)> = self.unacked.into_iter().collect();
+        unacked.sort_by_cached_key(|(tag, unacked)| {
+            let fetched = unacked.consumer.is_none();
+            let is_late = fetched == (profile == Profile::V4_0);
+            let by_text = fetched.then(|| tag.to_string());
+            (is_late, unacked.consumer, by_text, *tag)
+        });
+        unacked.into_iter().map(|(_, unacked)| unacked).collect()
     }
 
     pub(super) fn begin_to_confirm(&mut self) {

@@ -3,6 +3,7 @@
 use super::broker::Broker;
 use super::exchange::{Binding, Exchange};
 use super::refusal::Refusal;
+use super::state::LinkId;
 use super::state::declare::QueueFlags;
 use super::state::publish::Published;
 use crate::declaration::ExchangeKind;
@@ -10,6 +11,9 @@ use crate::error::Error;
 use crate::headers::Headers;
 use crate::properties::Properties;
 use crate::transport::{Body, Outgoing};
+
+/// Who is meant by "another client": no link has this number.
+const OUTSIDE: Option<LinkId> = Some(LinkId(0));
 
 const DURABLE: QueueFlags = QueueFlags {
     durable: true,
@@ -49,8 +53,10 @@ impl Broker {
     ///
     /// [`Error::Broker`] when an argument is not valid, or the queue exists and is different.
     pub fn declare_queue(&self, name: &str, arguments: &Headers) -> Result<(), Error> {
-        let declared =
-            self.with(|hub, at| hub.state.declare_queue(name, DURABLE, arguments, None, at));
+        let declared = self.with(|hub, at| {
+            hub.state
+                .declare_queue(name, DURABLE, arguments, OUTSIDE, at)
+        });
         declared.map_err(refused("another client declares a queue"))
     }
 
@@ -113,7 +119,7 @@ impl Broker {
         arguments: &Headers,
     ) -> Result<(), Error> {
         let binding = binding(queue, routing_key, arguments);
-        let bound = self.with(|hub, _| hub.state.bind(exchange, binding, None));
+        let bound = self.with(|hub, _| hub.state.bind(exchange, binding, OUTSIDE));
         bound.map_err(refused("another client binds a queue"))
     }
 
@@ -130,7 +136,7 @@ impl Broker {
         arguments: &Headers,
     ) -> Result<(), Error> {
         let binding = binding(queue, routing_key, arguments);
-        let unbound = self.with(|hub, _| hub.state.unbind(exchange, &binding, None));
+        let unbound = self.with(|hub, _| hub.state.unbind(exchange, &binding, OUTSIDE));
         unbound.map_err(refused("another client unbinds a queue"))
     }
 }

@@ -237,3 +237,11 @@ fn counted_up(mut death: Headers) -> Headers {
 fn array(deaths: Vec<Headers>) -> HeaderValue {
     HeaderValue::Array(deaths.into_iter().map(HeaderValue::Table).collect())
 }
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests;

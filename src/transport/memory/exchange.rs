@@ -195,7 +195,7 @@ pub(super) fn check_equivalent(
             return inequivalent(argument, &format!("'{received}'"), &format!("'{current}'"));
         }
     }
-    super::arguments::check_equivalent(
+    super::equivalence::check_equivalent(
         &refusal::exchange(&existing.name),
         &["alternate-exchange"],
         &existing.arguments,

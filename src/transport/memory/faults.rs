@@ -1,6 +1,7 @@
 //! Faults on demand, for tests.
 
-use super::broker::{Broker, CLOSED};
+use super::broker::Broker;
+use super::hub::CLOSED;
 use super::refusal::Refusal;
 use super::state::LinkId;
 use super::wire::Operation;

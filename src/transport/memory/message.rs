@@ -57,11 +57,12 @@ impl Message {
                 "fast reply consumer does not exist",
             ));
         }
-        if let Some(text) = &properties.expiration {
+        let ttl = properties.expiration.as_ref().map(|text| {
             milliseconds(text).map_err(|why| {
                 Refusal::precondition_failed(format!("invalid expiration '{text}': {why}"))
-            })?;
-        }
+            })
+        });
+        let ttl = ttl.transpose()?;
         let mut headers = outgoing.headers.clone();
         let copied = keys(&headers, "CC")?;
         let blind_keys = keys(&headers, "BCC")?;
@@ -69,11 +70,16 @@ impl Message {
         let mut routing_keys = vec![outgoing.routing_key.clone()];
         routing_keys.extend(copied);
         routing_keys.extend(blind_keys.iter().cloned());
+        let mut properties = properties.clone();
+        if profile == Profile::V4_0 {
+            // It is kept as a number, and written anew.
+            properties.expiration = ttl.map(|millis| millis.to_string());
+        }
         Ok(Self {
             exchange: outgoing.exchange.clone(),
             routing_keys,
             blind_keys,
-            properties: properties.clone(),
+            properties,
             headers,
             body: outgoing.body.clone(),
             deaths: Vec::new(),

@@ -3,10 +3,10 @@
 use super::arguments::{Overflow, QueueKind, Settings};
 use super::message::Message;
 use super::profile::Profile;
-use super::ready::{Entry, Quorum, Ready};
+use super::ready::{Entry, Ready};
 use super::state::{ChannelId, ConsumerId, LinkId, QueueId};
 use crate::headers::Headers;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,11 @@ pub(super) struct Queue {
     pub(super) consumers: VecDeque<(ChannelId, ConsumerId)>,
     pub(super) had_consumers: bool,
     pub(super) last_used: Instant,
+    /// Whether the head is to be looked at for its time. A quorum queue always does; a classic one does when something has
+    /// happened to its head, but not when a message of a higher priority has become its head.
+    pub(super) looks_at_head: bool,
+    /// When a classic queue will look by itself.
+    timer: Option<Instant>,
     next_place: u64,
     /// Who publishes to a quorum queue, and whether it is told to stop.
     publishers: BTreeSet<ChannelId>,
@@ -75,14 +80,13 @@ impl Queue {
             arguments: made.arguments,
             settings: made.settings,
             profile,
-            ready: match made.kind {
-                QueueKind::Classic => Ready::Classic(BTreeMap::new()),
-                QueueKind::Quorum => Ready::Quorum(Quorum::default()),
-            },
+            ready: Ready::new(made.kind),
             unacked: 0,
             consumers: VecDeque::new(),
             had_consumers: false,
             last_used: now,
+            looks_at_head: false,
+            timer: None,
             next_place: 0,
             publishers: BTreeSet::new(),
             refused: BTreeSet::new(),
@@ -215,13 +219,29 @@ impl Queue {
         }
     }
 
-    /// The head, if its time is over.
+    /// The head, if its time is over. When it is not, the next look will be when it is.
     pub(super) fn pop_expired(&mut self, now: Instant) -> Option<Entry> {
-        let expires = self.ready.first()?.expires?;
-        if expires > now {
-            return None;
+        let head = self.ready.first().map(|head| head.expires);
+        match head {
+            Some(Some(expires)) if expires <= now => self.ready.pop(),
+            head => {
+                let expires = head.flatten();
+                self.timer = match (self.timer, expires) {
+                    (Some(timer), Some(expires)) => Some(timer.min(expires)),
+                    (None, expires) => expires,
+                    (timer, None) => timer,
+                };
+                None
+            }
         }
-        self.ready.pop()
+    }
+
+    /// Notes that the timer has run out.
+    pub(super) fn look_now(&mut self, now: Instant) {
+        if self.timer.is_some_and(|timer| timer <= now) {
+            self.timer = None;
+            self.looks_at_head = true;
+        }
     }
 
     /// The head, if there are more than there may be.
@@ -235,7 +255,10 @@ impl Queue {
 
     /// When it wants to be looked at again: its head expires, or the queue itself.
     pub(super) fn due(&self) -> Option<Instant> {
-        let head = self.ready.first().and_then(|entry| entry.expires);
+        let head = match self.kind {
+            QueueKind::Classic => self.timer,
+            QueueKind::Quorum => self.ready.first().and_then(|entry| entry.expires),
+        };
         head.into_iter().chain(self.unused_until()).min()
     }
 

@@ -1,5 +1,6 @@
 //! The messages of a queue that are ready, in the order in which it hands them out.
 
+use super::arguments::QueueKind;
 use super::message::Message;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +23,13 @@ pub(crate) struct Entry {
 
 /// Ready messages.
 #[derive(Clone, Debug)]
-pub(super) enum Ready {
+pub(super) struct Ready {
+    order: Order,
+    bytes: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Order {
     /// By priority, highest first, then by place: what comes back takes its old place.
     Classic(BTreeMap<(Reverse<u8>, u64), Entry>),
     Quorum(Quorum),
@@ -30,7 +37,7 @@ pub(super) enum Ready {
 
 /// What came back goes before everything else, in the order in which it came back.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Quorum {
+struct Quorum {
     returned: VecDeque<Entry>,
     high: VecDeque<Entry>,
     normal: VecDeque<Entry>,
@@ -39,75 +46,98 @@ pub(super) struct Quorum {
 }
 
 impl Ready {
+    pub(super) fn new(kind: QueueKind) -> Self {
+        let order = match kind {
+            QueueKind::Classic => Order::Classic(BTreeMap::new()),
+            QueueKind::Quorum => Order::Quorum(Quorum::default()),
+        };
+        Self { order, bytes: 0 }
+    }
+
     pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Classic(entries) => entries.len(),
-            Self::Quorum(quorum) => quorum.returned.len() + quorum.high.len() + quorum.normal.len(),
+        match &self.order {
+            Order::Classic(entries) => entries.len(),
+            Order::Quorum(quorum) => {
+                quorum.returned.len() + quorum.high.len() + quorum.normal.len()
+            }
         }
     }
 
-    pub(super) fn bytes(&self) -> u64 {
-        self.iter()
-            .map(|entry| entry.message.body.len() as u64)
-            .sum()
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
-    /// In the order in which they would be handed out, but for the exact mixture of priorities.
+    /// The size of all bodies.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// In the order in which they would be handed out, but for the exact mixture of priorities in a quorum queue.
     pub(super) fn iter(&self) -> Box<dyn Iterator<Item = &Entry> + '_> {
-        match self {
-            Self::Classic(entries) => Box::new(entries.values()),
-            Self::Quorum(quorum) => Box::new(
-                quorum
-                    .returned
-                    .iter()
-                    .chain(&quorum.high)
-                    .chain(&quorum.normal),
-            ),
+        match &self.order {
+            Order::Classic(entries) => Box::new(entries.values()),
+            Order::Quorum(quorum) => {
+                let rest = quorum.high.iter().chain(&quorum.normal);
+                Box::new(quorum.returned.iter().chain(rest))
+            }
         }
     }
 
     pub(super) fn first(&self) -> Option<&Entry> {
-        match self {
-            Self::Classic(entries) => entries.values().next(),
-            Self::Quorum(quorum) => quorum.returned.front().or_else(|| quorum.next().front()),
+        match &self.order {
+            Order::Classic(entries) => entries.values().next(),
+            Order::Quorum(quorum) => quorum.returned.front().or_else(|| quorum.next().front()),
         }
     }
 
     pub(super) fn pop(&mut self) -> Option<Entry> {
-        match self {
-            Self::Classic(entries) => entries.pop_first().map(|(_, entry)| entry),
-            Self::Quorum(quorum) => quorum.returned.pop_front().or_else(|| quorum.pop()),
-        }
+        let entry = match &mut self.order {
+            Order::Classic(entries) => entries.pop_first().map(|(_, entry)| entry),
+            Order::Quorum(quorum) => quorum.returned.pop_front().or_else(|| quorum.pop()),
+        }?;
+        self.bytes -= entry.size();
+        Some(entry)
     }
 
     /// Adds a message at its place; `priority` counts in a classic queue, and `high` in a quorum queue.
     pub(super) fn insert(&mut self, entry: Entry, priority: u8, high: bool) {
-        match self {
-            Self::Classic(entries) => {
+        self.bytes += entry.size();
+        match &mut self.order {
+            Order::Classic(entries) => {
                 entries.insert((Reverse(priority), entry.place), entry);
             }
-            Self::Quorum(quorum) if high => quorum.high.push_back(entry),
-            Self::Quorum(quorum) => quorum.normal.push_back(entry),
+            Order::Quorum(quorum) if high => quorum.high.push_back(entry),
+            Order::Quorum(quorum) => quorum.normal.push_back(entry),
         }
     }
 
     /// Takes back what was handed out by a quorum queue.
     pub(super) fn put_back(&mut self, entry: Entry) {
-        match self {
-            Self::Classic(_) => self.insert(entry, 0, false),
-            Self::Quorum(quorum) => quorum.returned.push_back(entry),
+        match &mut self.order {
+            Order::Classic(_) => self.insert(entry, 0, false),
+            Order::Quorum(quorum) => {
+                self.bytes += entry.size();
+                quorum.returned.push_back(entry);
+            }
         }
     }
 
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
-        match self {
-            Self::Classic(entries) => entries.retain(|_, entry| keep(entry)),
-            Self::Quorum(quorum) => {
+        match &mut self.order {
+            Order::Classic(entries) => entries.retain(|_, entry| keep(entry)),
+            Order::Quorum(quorum) => {
                 for part in [&mut quorum.returned, &mut quorum.high, &mut quorum.normal] {
                     part.retain(&mut keep);
                 }
             }
         }
+        self.bytes = self.iter().map(Entry::size).sum();
+    }
+}
+
+impl Entry {
+    fn size(&self) -> u64 {
+        self.message.body.len() as u64
     }
 }
 
@@ -135,3 +165,11 @@ impl Quorum {
         Some(entry)
     }
 }
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests;

@@ -95,6 +95,10 @@ impl Ending {
 pub(super) struct Port {
     pub(super) ending: Ending,
     confirms: Option<Sender<Confirm>>,
+    /// Confirms that wait for what else is read, so that one can stand for several.
+    confirmed: Vec<Confirm>,
+    /// The highest tag up to which everything has been confirmed.
+    settled: u64,
     returns: Option<Sender<Returned>>,
     consumers: HashMap<ConsumerId, Sender<Incoming>>,
 }
@@ -136,11 +140,7 @@ impl Port {
                     let _ = sender.send(Incoming::Cancelled);
                 }
             }
-            Effect::Confirm { confirm, .. } => {
-                if let Some(confirms) = &self.confirms {
-                    let _ = confirms.send(confirm);
-                }
-            }
+            Effect::Confirm { confirm, .. } => self.confirmed.push(confirm),
             Effect::Return { returned, .. } => {
                 if let Some(returns) = &self.returns {
                     let _ = returns.send(returned);
@@ -149,8 +149,31 @@ impl Port {
         }
     }
 
+    /// Sends the confirms. As RabbitMQ does, one stands for all that come in a row with nothing open before them.
+    fn send_confirms(&mut self) {
+        let mut confirmed = std::mem::take(&mut self.confirmed).into_iter().peekable();
+        while let Some(mut confirm) = confirmed.next() {
+            if confirm.tag == self.settled + 1 {
+                self.settled = confirm.tag;
+                while let Some(next) =
+                    confirmed.next_if(|next| next.tag == confirm.tag + 1 && next.ack == confirm.ack)
+                {
+                    self.settled = next.tag;
+                    confirm = Confirm {
+                        multiple: true,
+                        ..next
+                    };
+                }
+            }
+            if let Some(confirms) = &self.confirms {
+                let _ = confirms.send(confirm);
+            }
+        }
+    }
+
     /// The last that is heard of the channel.
-    pub(super) fn end(self, failure: &Failure) {
+    pub(super) fn end(mut self, failure: &Failure) {
+        self.send_confirms();
         self.ending.set(failure.clone());
         for sender in self.consumers.into_values() {
             let _ = sender.send(Incoming::Ended(failure.clone()));
@@ -220,6 +243,13 @@ impl Wire {
         self.note_sent();
         if let Some(port) = self.port(channel) {
             port.send(effect);
+        }
+    }
+
+    /// Nothing more is read now: what was held back goes out.
+    pub(super) fn flush(&mut self) {
+        if let Some(client) = &mut self.client {
+            client.ports.values_mut().for_each(Port::send_confirms);
         }
     }
 

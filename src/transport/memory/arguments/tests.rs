@@ -1,5 +1,6 @@
 //! Which arguments are allowed, and which tables are the same.
 
+use super::super::equivalence::check_equivalent;
 use super::*;
 
 const PROFILES: [Profile; 2] = [Profile::V3_10, Profile::V4_0];

@@ -5,6 +5,7 @@ use crate::transport::Delivery;
 use crate::transport::memory::arguments::QueueKind;
 use crate::transport::memory::channel::{Consumer, Unacked};
 use crate::transport::memory::dead_letter::Reason;
+use crate::transport::memory::profile::Profile;
 use crate::transport::memory::ready::Entry;
 use crate::transport::memory::refusal::{self, Refusal};
 
@@ -61,12 +62,10 @@ impl State {
             )));
         }
         queue.last_used = at.now;
-        self.stir(name);
-        self.settle_down(at);
-        let Some(queue) = self.queues.get_mut(name) else {
-            return Ok(None);
-        };
-        let fetched = queue.ready.pop();
+        if queue.kind == QueueKind::Quorum {
+            self.drop_expired(name, at);
+        }
+        let fetched = self.take_head(name);
         self.stir(name);
         let delivery = fetched.and_then(|entry| self.hand_out(name, channel, None, entry));
         self.settle_down(at);
@@ -119,19 +118,38 @@ impl State {
             return;
         };
         if queue.kind == QueueKind::Classic
-            && queue.ready.len() == 0
+            && queue.ready.is_empty()
             && let Some((channel, consumer)) = self.next_consumer(name)
         {
             self.deliver_to(name, channel, consumer, entry);
             return;
         }
-        if let Some(queue) = self.queues.get_mut(name) {
-            queue.insert(entry);
-            if queue.kind == QueueKind::Classic {
-                self.drop_over_limit(name);
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        queue.insert(entry);
+        if queue.kind == QueueKind::Classic {
+            let is_only = queue.ready.len() == 1;
+            let dropped = self.drop_over_limit(name);
+            if is_only || dropped {
+                self.look_at_head(name);
             }
         }
         self.stir(name);
+    }
+
+    /// Has a classic queue look whether its head has expired.
+    pub(super) fn look_at_head(&mut self, name: &str) {
+        if let Some(queue) = self.queues.get_mut(name) {
+            queue.looks_at_head = true;
+        }
+    }
+
+    /// Takes the head, after which the next one is looked at.
+    fn take_head(&mut self, name: &str) -> Option<Entry> {
+        let queue = self.queues.get_mut(name)?;
+        queue.looks_at_head = true;
+        queue.ready.pop()
     }
 
     /// Drops what has expired or is too much, and hands out the rest.
@@ -141,18 +159,14 @@ impl State {
             let is_empty = self
                 .queues
                 .get(name)
-                .is_none_or(|queue| queue.ready.len() == 0);
+                .is_none_or(|queue| queue.ready.is_empty());
             if is_empty {
                 break;
             }
             let Some((channel, consumer)) = self.next_consumer(name) else {
                 break;
             };
-            let entry = self
-                .queues
-                .get_mut(name)
-                .and_then(|queue| queue.ready.pop());
-            if let Some(entry) = entry {
+            if let Some(entry) = self.take_head(name) {
                 self.deliver_to(name, channel, consumer, entry);
             }
         }
@@ -162,24 +176,34 @@ impl State {
         }
     }
 
+    /// Drops heads whose time is over, where the queue looks.
     fn drop_expired(&mut self, name: &str, at: Moment) {
-        while let Some(entry) = self
-            .queues
-            .get_mut(name)
-            .and_then(|queue| queue.pop_expired(at.now))
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        let looks = std::mem::take(&mut queue.looks_at_head) || queue.kind == QueueKind::Quorum;
+        while looks
+            && let Some(entry) = self
+                .queues
+                .get_mut(name)
+                .and_then(|queue| queue.pop_expired(at.now))
         {
             self.bury(name, entry, Reason::Expired);
         }
     }
 
-    pub(super) fn drop_over_limit(&mut self, name: &str) {
+    /// Whether there was too much.
+    pub(super) fn drop_over_limit(&mut self, name: &str) -> bool {
+        let mut dropped = false;
         while let Some(entry) = self
             .queues
             .get_mut(name)
             .and_then(|queue| queue.pop_over_limit())
         {
             self.bury(name, entry, Reason::MaxLength);
+            dropped = true;
         }
+        dropped
     }
 
     /// The consumer whose turn it is, of those that may be handed one more; it goes to the end of the line.
@@ -222,7 +246,7 @@ impl State {
     ) -> Option<Delivery> {
         let queue = self.queues.get_mut(name)?;
         queue.unacked += 1;
-        let (queue_id, kind) = (queue.id, queue.kind);
+        let (queue_id, kind, profile) = (queue.id, queue.kind, queue.profile);
         let message = entry.message.clone();
         // The broker counts what came back, and before that what another quorum queue has counted.
         let count = match (kind, entry.returned) {
@@ -232,7 +256,10 @@ impl State {
         };
         let redelivered = entry.redelivered || count > 0;
         let mut headers = message.headers.clone();
-        if count > 0 {
+        // What is fetched from 3.x shows a count of zero as well.
+        let shows_zero =
+            kind == QueueKind::Quorum && profile == Profile::V3_10 && consumer.is_none();
+        if count > 0 || shows_zero {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             headers.insert("x-delivery-count", count);
         }

@@ -4,6 +4,7 @@ use super::{LinkId, Moment, QueueId, State, locked};
 use crate::declaration::Declaration;
 use crate::headers::Headers;
 use crate::transport::memory::arguments;
+use crate::transport::memory::equivalence;
 use crate::transport::memory::exchange::{self, Binding, Exchange};
 use crate::transport::memory::profile::Profile;
 use crate::transport::memory::queue::{Made, Queue};
@@ -246,13 +247,14 @@ impl State {
         Ok(())
     }
 
-    /// Throws the ready messages away; returns how many there were.
+    /// Throws the ready messages away, whoever the queue belongs to; returns how many there were.
     pub(in crate::transport::memory) fn purge(
         &mut self,
         name: &str,
         at: Moment,
     ) -> Result<usize, Refusal> {
-        let queue = self.open_queue(name, None)?;
+        let owner = self.queue(name)?.owner;
+        let queue = self.open_queue(name, owner)?;
         let ready = queue.ready.len();
         queue.ready.retain(|_| false);
         self.stir(name);
@@ -292,7 +294,7 @@ fn check_equivalent(
             )));
         }
     }
-    arguments::check_equivalent(
+    equivalence::check_equivalent(
         &refusal::queue(name),
         &arguments::known(existing.kind, existing.profile),
         &existing.arguments,

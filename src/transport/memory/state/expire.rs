@@ -28,8 +28,11 @@ impl State {
             .filter(|queue| is_over(queue.due()))
             .map(|queue| queue.name.clone())
             .collect();
-        for queue in due {
-            self.stir(&queue);
+        for name in due {
+            if let Some(queue) = self.queues.get_mut(&name) {
+                queue.look_now(at.now);
+            }
+            self.stir(&name);
         }
         self.settle_down(at);
     }

@@ -3,6 +3,7 @@
 use super::{ChannelId, Effect, Moment, State};
 use crate::transport::memory::dead_letter::{Passing, Reason, is_cycle};
 use crate::transport::memory::message::Message;
+use crate::transport::memory::profile::Profile;
 use crate::transport::memory::queue::Admission;
 use crate::transport::memory::ready::Entry;
 use crate::transport::memory::refusal::{self, Refusal};
@@ -175,7 +176,8 @@ impl State {
     /// Lets a message go: to the dead-letter exchange, if the queue has one.
     pub(super) fn bury(&mut self, queue: &str, entry: Entry, reason: Reason) {
         let mut message = entry.message;
-        if entry.failed > 0 && message.failed_deliveries != entry.failed {
+        let carries_failures = self.profile == Profile::V4_0;
+        if carries_failures && message.failed_deliveries < entry.failed {
             Arc::make_mut(&mut message).failed_deliveries = entry.failed;
         }
         self.bury_message(queue, message, reason);

@@ -75,6 +75,7 @@ impl State {
             }
             if is_classic {
                 self.drop_over_limit(&name);
+                self.look_at_head(&name);
             }
             self.stir(&name);
         }
@@ -100,7 +101,7 @@ impl State {
             self.forget_publisher(*id);
         }
         for channel in ended {
-            self.take_back(channel.into_unacked().collect(), true);
+            self.take_back(channel.into_unacked(self.profile), true);
         }
     }
 

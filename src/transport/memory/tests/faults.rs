@@ -223,3 +223,29 @@ fn a_frozen_broker_is_given_up_after_two_heartbeats() {
     broker.freeze();
     assert_eq!(event(&*dialled.link), Err(Gone));
 }
+
+#[test]
+fn one_confirm_stands_for_all_that_were_read_together() {
+    let broker = broker();
+    let mut dialled = dial(&broker);
+    let channel = channel(&mut dialled);
+    channel.declare(&queue("q")).unwrap();
+    let confirms = channel.confirms().unwrap();
+    let publish = |count: usize| {
+        broker.freeze();
+        for _ in 0..count {
+            channel.publish(&message("", "q", "a")).unwrap();
+        }
+        broker.thaw();
+        std::iter::from_fn(|| confirms.next_confirm().unwrap())
+            .map(|confirm| (confirm.tag, confirm.multiple, confirm.ack))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(publish(3), [(3, true, true)]);
+    assert_eq!(publish(1), [(4, false, true)]);
+    broker.nack_next_confirms(2);
+    assert_eq!(publish(3), [(6, true, false), (7, false, true)]);
+    broker.lose_next_confirms(1);
+    let none_covers_the_lost_one = [(9, false, true), (10, false, true)];
+    assert_eq!(publish(3), none_covers_the_lost_one);
+}

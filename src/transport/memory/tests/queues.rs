@@ -1,6 +1,9 @@
 //! Publishing, consuming, settling.
 
+use super::super::Published;
 use super::super::exchange::Exchange;
+use super::super::state::LinkId;
+use super::super::state::declare::QueueFlags;
 use super::*;
 use crate::declaration::ExchangeKind;
 use crate::headers::HeaderValue;
@@ -272,7 +275,12 @@ fn a_quorum_queue_counts_what_comes_back() {
             channel.publish(&message("", "q", body)).unwrap();
         }
         let first = channel.pull("q").unwrap().unwrap();
-        assert!(!first.headers.contains("x-delivery-count"));
+        // 3.x counts from zero when a message is fetched.
+        let expected_count = (profile == Profile::V3_10).then_some(HeaderValue::I64(0));
+        assert_eq!(
+            first.headers.get("x-delivery-count"),
+            expected_count.as_ref()
+        );
         channel.nack(first.tag).unwrap();
         let order = [(); 2].map(|()| channel.pull("q").unwrap().unwrap());
         assert_eq!(order.each_ref().map(text), expected, "{profile}");
@@ -397,4 +405,144 @@ fn a_link_has_no_more_channels_than_it_may() {
     assert_eq!(failure, Failure::NoChannelLeft);
     only.close().unwrap();
     channel(&mut dialled);
+}
+
+#[test]
+fn of_several_consumers_each_has_its_turn_but_for_a_single_active_one() {
+    for (single, expected) in [(false, [2, 2]), (true, [4, 0])] {
+        for kind in ["classic", "quorum"] {
+            let broker = broker();
+            let (mut one, mut other) = (dial(&broker), dial(&broker));
+            let (one, other) = (channel(&mut one), channel(&mut other));
+            let mut arguments: Headers = [("x-queue-type", kind)].into_iter().collect();
+            arguments.insert("x-single-active-consumer", single);
+            let declaration = Declaration::durable_queue("q", arguments);
+            one.declare(&declaration).unwrap();
+            let consuming = [one.subscribe("q").unwrap(), other.subscribe("q").unwrap()];
+            for body in ["a", "b", "c", "d"] {
+                one.publish(&message("", "q", body)).unwrap();
+            }
+            let counted = consuming
+                .each_ref()
+                .map(|subscription| std::iter::from_fn(|| subscription.next()).count());
+            assert_eq!(counted, expected, "{kind}");
+            consuming[0].cancel().unwrap();
+            one.publish(&message("", "q", "e")).unwrap();
+            assert_eq!(text(&delivery(&*consuming[1])), "e");
+        }
+    }
+}
+
+#[test]
+fn an_auto_delete_queue_goes_with_its_last_consumer() {
+    let broker = broker();
+    let mut dialled = dial(&broker);
+    let channel = channel(&mut dialled);
+    let declaration = Declaration::Queue {
+        name: "q".to_owned(),
+        durable: true,
+        exclusive: false,
+        auto_delete: true,
+        arguments: Headers::new(),
+    };
+    channel.declare(&declaration).unwrap();
+    let (one, other) = (
+        channel.subscribe("q").unwrap(),
+        channel.subscribe("q").unwrap(),
+    );
+    one.cancel().unwrap();
+    assert!(broker.queue("q").is_some());
+    other.cancel().unwrap();
+    assert!(broker.queue("q").is_none());
+}
+
+#[test]
+fn a_quorum_queue_is_durable_and_for_everybody() {
+    let broker = broker();
+    let mut dialled = dial(&broker);
+    for (durable, exclusive, auto_delete) in [
+        (false, false, false),
+        (true, true, false),
+        (true, false, true),
+    ] {
+        let declaration = Declaration::Queue {
+            name: "q".to_owned(),
+            durable,
+            exclusive,
+            auto_delete,
+            arguments: [("x-queue-type", "quorum")].into_iter().collect(),
+        };
+        let refused = channel(&mut dialled).declare(&declaration).unwrap_err();
+        assert_eq!(code(&refused), 406);
+    }
+}
+
+#[test]
+fn a_full_quorum_queue_rejects_until_it_is_four_fifths_full() {
+    let broker = broker();
+    let mut dialled = dial(&broker);
+    let channel = channel(&mut dialled);
+    let mut arguments: Headers = [("x-queue-type", "quorum"), ("x-overflow", "reject-publish")]
+        .into_iter()
+        .collect();
+    arguments.insert("x-max-length", 5);
+    channel
+        .declare(&Declaration::durable_queue("q", arguments))
+        .unwrap();
+    let confirms = channel.confirms().unwrap();
+    let publish = || {
+        channel.publish(&message("", "q", "a")).unwrap();
+        confirm(&*confirms).ack
+    };
+    let take = || {
+        let tag = channel.pull("q").unwrap().unwrap().tag;
+        channel.ack(tag, false).unwrap();
+    };
+    // It notices that it is over its limit one message late.
+    let taken: Vec<bool> = (0..7).map(|_| publish()).collect();
+    assert_eq!(taken, [true, true, true, true, true, true, false]);
+    take();
+    assert!(!publish());
+    take();
+    assert!(publish());
+}
+
+#[test]
+fn what_another_client_holds_exclusively_is_locked() {
+    let broker = broker();
+    let mut dialled = dial(&broker);
+    let flags = QueueFlags {
+        durable: false,
+        exclusive: true,
+        auto_delete: false,
+    };
+    let declared = broker.with(|hub, at| {
+        let other = Some(LinkId(0));
+        hub.state
+            .declare_queue("q", flags, &Headers::new(), other, at)
+    });
+    declared.unwrap();
+    assert!(broker.queue("q").unwrap().exclusive);
+    let failure = channel(&mut dialled).check(&queue("q")).unwrap_err();
+    assert_eq!(code(&failure), 405);
+    assert_eq!(broker.purge("q").unwrap(), 0);
+}
+
+#[test]
+fn a_publish_of_another_client_says_what_became_of_it() {
+    let broker = broker();
+    let full: Headers = [("x-max-length", 0)].into_iter().collect();
+    let mut full = full;
+    full.insert("x-overflow", "reject-publish");
+    broker.declare_queue("full", &full).unwrap();
+    broker.declare_queue("q", &Headers::new()).unwrap();
+    let publish =
+        |exchange, key| broker.publish(exchange, key, Properties::default(), Headers::new(), "m");
+    assert_eq!(publish("", "q").unwrap(), Published::Confirmed);
+    assert_eq!(publish("", "none").unwrap(), Published::Unroutable);
+    assert_eq!(publish("", "full").unwrap(), Published::Rejected);
+    assert!(publish("none", "q").unwrap_err().is_not_found());
+    let messages = broker.messages("q");
+    assert_eq!(messages.len(), 1);
+    assert_eq!(messages[0].body[..], *b"m");
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::clock::TestClock;
+use crate::headers::HeaderValue;
 
 fn broker_and_clock(profile: Profile) -> (Broker, TestClock) {
     let clock = TestClock::new();
@@ -121,4 +122,72 @@ fn an_unused_queue_is_deleted_and_a_used_one_is_not() {
     assert!(broker.queue("q").is_some());
     clock.advance(Duration::from_millis(1000));
     wait_until("the queue is gone", || broker.queue("q").is_none());
+}
+
+#[test]
+fn a_clock_that_jumps_passes_every_stop_on_its_way() {
+    for kind in ["classic", "quorum"] {
+        let (broker, clock) = broker_and_clock(Profile::V4_0);
+        let mut dialled = dial(&broker);
+        let channel = channel(&mut dialled);
+        let declare = |name: &str, millis: i64, next: &str| {
+            let mut arguments: Headers = [
+                ("x-queue-type", kind),
+                ("x-dead-letter-exchange", ""),
+                ("x-dead-letter-routing-key", next),
+            ]
+            .into_iter()
+            .collect();
+            arguments.insert("x-message-ttl", millis);
+            channel
+                .declare(&Declaration::durable_queue(name, arguments))
+                .unwrap();
+        };
+        declare("first", 1000, "second");
+        declare("second", 2000, "third");
+        declare("third", 4000, "home");
+        channel.declare(&queue("home")).unwrap();
+        channel.publish(&message("", "first", "a")).unwrap();
+        clock.advance(Duration::from_millis(6999));
+        assert_eq!(ready(&broker, "third"), 1);
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(ready(&broker, "home"), 1);
+        channel.publish(&message("", "first", "b")).unwrap();
+        clock.advance(Duration::from_secs(60 * 60 * 24));
+        assert_eq!(ready(&broker, "home"), 2);
+        let home = broker.messages("home");
+        let Some(HeaderValue::Array(deaths)) = home[1].headers.get("x-death") else {
+            panic!("{:?}", home[1].headers);
+        };
+        let times: Vec<_> = deaths.iter().map(time_of).collect();
+        assert_eq!([times[0] - times[1], times[1] - times[2]], [4, 2]);
+    }
+}
+
+fn time_of(death: &HeaderValue) -> u64 {
+    match death {
+        HeaderValue::Table(death) => match death.get("time") {
+            Some(HeaderValue::Timestamp(seconds)) => *seconds,
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_message_of_a_higher_priority_does_not_make_a_classic_queue_look_at_the_time() {
+    let (broker, clock) = broker_and_clock(Profile::V3_10);
+    let mut dialled = dial(&broker);
+    let channel = channel(&mut dialled);
+    let arguments: Headers = [("x-max-priority", 5)].into_iter().collect();
+    channel
+        .declare(&Declaration::durable_queue("q", arguments))
+        .unwrap();
+    channel.publish(&message("", "q", "stays")).unwrap();
+    let mut urgent = message("", "q", "urgent");
+    urgent.properties.priority = Some(5);
+    urgent.properties.expiration = Some("1".to_owned());
+    channel.publish(&urgent).unwrap();
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(text(&channel.pull("q").unwrap().unwrap()), "urgent");
 }

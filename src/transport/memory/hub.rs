@@ -1,0 +1,335 @@
+//! What is behind the broker's lock: its memory, its links, and what is wrong with it.
+
+use super::faults::Faults;
+use super::profile::Profile;
+use super::refusal::Refusal;
+use super::state::settle::Verdict;
+use super::state::{ChannelId, Effect, LinkId, Moment, State};
+use super::wire::{Answer, Client, Operation, Port, Reply, Request, Wire};
+use crate::transport::{Failure, LinkEvent};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// What a client reads when the broker drops its link.
+pub(super) const CLOSED: &str = "the broker closed the connection";
+
+/// Everything behind the lock.
+#[derive(Debug)]
+pub(super) struct Hub {
+    pub(super) state: State,
+    pub(super) wires: BTreeMap<LinkId, Wire>,
+    pub(super) faults: Faults,
+    last_request: u64,
+}
+
+impl Hub {
+    pub(super) fn new(profile: Profile) -> Self {
+        Self {
+            state: State::new(profile),
+            wires: BTreeMap::new(),
+            faults: Faults::default(),
+            last_request: 0,
+        }
+    }
+
+    /// When something will be over; never while the broker is frozen.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.state.due().filter(|_| !self.faults.frozen)
+    }
+
+    /// Lets everything go whose time was over by now, one after the other in the order of time: a clock that a test moves may
+    /// have jumped over several.
+    pub(super) fn expire(&mut self, at: Moment) {
+        while let Some(due) = self.due().filter(|due| *due <= at.now) {
+            let late = i64::try_from((at.now - due).as_millis()).unwrap_or(i64::MAX);
+            self.state.expire(Moment {
+                now: due,
+                epoch_millis: at.epoch_millis.saturating_sub(late),
+            });
+        }
+        self.send();
+    }
+
+    /// Takes an operation in; it is read when its turn comes.
+    pub(super) fn submit(
+        &mut self,
+        link: LinkId,
+        channel: Option<ChannelId>,
+        operation: Operation,
+        reply: Option<Reply>,
+    ) {
+        self.last_request += 1;
+        if let Some(wire) = self.wires.get_mut(&link) {
+            if let Some(client) = &wire.client {
+                client.activity.note_write();
+            }
+            wire.inbox.push_back(Request {
+                number: self.last_request,
+                channel,
+                operation,
+                reply,
+            });
+        }
+    }
+
+    /// Reads what the links have sent, oldest first, as far as the broker reads at all.
+    pub(super) fn read(&mut self, at: Moment) {
+        self.send();
+        while let Some((link, request)) = self.next_request() {
+            if self.faults.drops_before(&request.operation) {
+                self.drop_links(CLOSED, at);
+            } else {
+                self.obey(link, request, at);
+                self.send();
+            }
+            if self.faults.takes_drop() {
+                self.drop_links(CLOSED, at);
+            }
+        }
+        self.wires.values_mut().for_each(Wire::flush);
+    }
+
+    fn next_request(&mut self) -> Option<(LinkId, Request)> {
+        if self.faults.frozen {
+            return None;
+        }
+        let readable = self.wires.iter_mut().filter(|(_, wire)| !wire.blocked);
+        let (link, wire) = readable
+            .filter(|(_, wire)| !wire.inbox.is_empty())
+            .min_by_key(|(_, wire)| wire.inbox.front().map(|request| request.number))?;
+        Some((*link, wire.inbox.pop_front()?))
+    }
+
+    fn obey(&mut self, link: LinkId, request: Request, at: Moment) {
+        let Request {
+            number,
+            channel,
+            operation,
+            reply,
+        } = request;
+        if let Operation::Publish(message) = &operation
+            && !self.may_publish(link, message.body.is_empty())
+        {
+            if let Some(wire) = self.wires.get_mut(&link) {
+                wire.inbox.push_front(Request {
+                    number,
+                    channel,
+                    operation,
+                    reply,
+                });
+            }
+            return;
+        }
+        // What was sent on a channel after the broker had closed it is not looked at.
+        let is_closed = channel.is_some_and(|id| !self.state.channels.contains_key(&id));
+        if is_closed {
+            return;
+        }
+        let result = match channel {
+            None => self.obey_link(link, &operation, at),
+            Some(channel) => self.obey_channel(link, channel, operation, at),
+        };
+        let answer = result.map_err(|refusal| {
+            let failure = Failure::from(refusal);
+            if let Some(channel) = channel {
+                self.close_channel(link, channel, &failure, at);
+            }
+            failure
+        });
+        // What follows from the operation is sent before the answer.
+        self.send();
+        if let Some(reply) = reply {
+            if let Some(wire) = self.wires.get(&link) {
+                wire.note_sent();
+            }
+            let _ = reply.send(answer);
+        }
+    }
+
+    /// Whether a publish of that link is read now. Under an alarm the broker reads the header of the first one, which is
+    /// all of an empty message, and then nothing more of that link.
+    fn may_publish(&mut self, link: LinkId, is_empty: bool) -> bool {
+        let (Some(reason), Some(wire)) = (&self.faults.alarm, self.wires.get_mut(&link)) else {
+            return true;
+        };
+        wire.blocked = true;
+        wire.tell(LinkEvent::Blocked(reason.clone()));
+        is_empty
+    }
+
+    fn obey_link(
+        &mut self,
+        link: LinkId,
+        operation: &Operation,
+        at: Moment,
+    ) -> Result<Answer, Refusal> {
+        match operation {
+            Operation::Connect => {
+                if let Some(wire) = self.wires.get_mut(&link) {
+                    wire.open = true;
+                }
+                Ok(Answer::Done)
+            }
+            Operation::OpenChannel => {
+                let channel = self.state.open_channel(link);
+                let port = Port::default();
+                let ending = port.ending.clone();
+                if let Some(Client { ports, .. }) = self
+                    .wires
+                    .get_mut(&link)
+                    .and_then(|wire| wire.client.as_mut())
+                {
+                    ports.insert(channel, port);
+                }
+                Ok(Answer::Channel(channel, ending))
+            }
+            _ => {
+                self.end_link(link, "the connection was closed", at);
+                Ok(Answer::Done)
+            }
+        }
+    }
+
+    fn obey_channel(
+        &mut self,
+        link: LinkId,
+        channel: ChannelId,
+        operation: Operation,
+        at: Moment,
+    ) -> Result<Answer, Refusal> {
+        self.faults.check(&operation)?;
+        let state = &mut self.state;
+        let owner = Some(link);
+        match operation {
+            Operation::CloseChannel => {
+                let gone = Failure::Lost("the channel was closed".to_owned());
+                self.close_channel(link, channel, &gone, at);
+            }
+            Operation::Declare(declaration) => state.declare(&declaration, owner, at)?,
+            Operation::Check(declaration) => state.check(&declaration, owner, at)?,
+            Operation::Prefetch(prefetch) => {
+                if let Some(channel) = state.channels.get_mut(&channel) {
+                    channel.prefetch = prefetch;
+                }
+            }
+            Operation::Consume(queue) => {
+                let consumer = state.consume(channel, &queue)?;
+                if let Some(port) = self.port(link, channel) {
+                    let incoming = port.consume(consumer);
+                    self.state.settle_down(at);
+                    return Ok(Answer::Consumer(consumer, incoming));
+                }
+                self.state.settle_down(at);
+            }
+            Operation::Cancel(consumer) => {
+                state.cancel(channel, consumer, at)?;
+                self.send();
+                if let Some(port) = self.port(link, channel) {
+                    port.cancelled(consumer);
+                }
+            }
+            Operation::Count(queue) => return state.count(&queue, owner, at).map(Answer::Count),
+            Operation::Fetch(queue) => {
+                let fetched = state.fetch(channel, &queue, at)?;
+                return Ok(Answer::Fetched(fetched.map(Box::new)));
+            }
+            Operation::Ack { tag, multiple } => {
+                state.settle(channel, tag, multiple, Verdict::Ack, at)?;
+            }
+            Operation::Nack { tag } => state.settle(channel, tag, false, Verdict::Requeue, at)?,
+            Operation::Reject { tag } => state.settle(channel, tag, false, Verdict::Discard, at)?,
+            Operation::Confirm => {
+                if let Some(channel) = state.channels.get_mut(&channel) {
+                    channel.begin_to_confirm();
+                }
+                if let Some(port) = self.port(link, channel) {
+                    let (confirms, returns) = port.confirm();
+                    return Ok(Answer::Confirms(confirms, returns));
+                }
+            }
+            Operation::Publish(message) => state.publish(channel, &message, at)?,
+            Operation::Connect
+            | Operation::OpenChannel
+            | Operation::CloseLink
+            | Operation::Vanish => {}
+        }
+        Ok(Answer::Done)
+    }
+
+    fn port(&mut self, link: LinkId, channel: ChannelId) -> Option<&mut Port> {
+        self.wires.get_mut(&link)?.port(channel)
+    }
+
+    /// Ends a channel on both sides.
+    pub(super) fn close_channel(
+        &mut self,
+        link: LinkId,
+        channel: ChannelId,
+        failure: &Failure,
+        at: Moment,
+    ) {
+        self.send();
+        if let Some(wire) = self.wires.get_mut(&link) {
+            wire.close_port(channel, failure);
+        }
+        self.state.end_channel(channel, at);
+    }
+
+    /// Ends a link on both sides.
+    pub(super) fn end_link(&mut self, link: LinkId, why: &str, at: Moment) {
+        self.send();
+        if let Some(mut wire) = self.wires.remove(&link) {
+            wire.cut(why);
+        }
+        self.state.end_link(link, at);
+    }
+
+    pub(super) fn drop_links(&mut self, why: &str, at: Moment) {
+        let links: Vec<LinkId> = self.wires.keys().copied().collect();
+        for link in links {
+            self.end_link(link, why, at);
+        }
+    }
+
+    /// The client kills its link: it hears nothing more, and the broker finds out when it reads on.
+    pub(super) fn kill(&mut self, link: LinkId, why: &str) {
+        if let Some(wire) = self.wires.get_mut(&link)
+            && wire.client.is_some()
+        {
+            wire.cut(why);
+            self.submit(link, None, Operation::Vanish, None);
+        }
+    }
+
+    /// Has clients find that no heartbeat has come for too long.
+    pub(super) fn give_up_silent(&mut self) {
+        let silent = self.wires.iter().filter(|(_, wire)| wire.is_given_up());
+        let silent: Vec<LinkId> = silent.map(|(link, _)| *link).collect();
+        for link in silent {
+            self.kill(link, "no heartbeat came");
+        }
+    }
+
+    /// Sends what the last operation brought about.
+    pub(super) fn send(&mut self) {
+        for effect in self.state.take_effects() {
+            let channel = match &effect {
+                Effect::Deliver { channel, .. }
+                | Effect::Cancel { channel, .. }
+                | Effect::Confirm { channel, .. }
+                | Effect::Return { channel, .. } => *channel,
+            };
+            if matches!(effect, Effect::Confirm { .. }) {
+                self.faults.confirm_sent();
+            }
+            let wire = self.wires.values_mut().find(|wire| {
+                wire.client
+                    .as_ref()
+                    .is_some_and(|client| client.ports.contains_key(&channel))
+            });
+            if let Some(wire) = wire {
+                wire.send(channel, effect);
+            }
+        }
+    }
+}
