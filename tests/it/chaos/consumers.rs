@@ -10,11 +10,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::gremlin::{Event, What};
+use super::now_millis;
 use super::work::Line;
 use crate::harness::secs;
 use crate::harness::wait::{Stopwatch, wait_for};
 use crate::worker_process::build_example;
 
+/// The exit code of `chaos_consumer`.
+const START_FAILED: i32 = 2;
 /// The close's own limit is 3 s, and a busy machine may take some more.
 const CLOSES_WITHIN: Duration = Duration::from_secs(15);
 
@@ -25,6 +29,7 @@ pub(crate) struct Consumers {
     url: String,
     queues: [&'static str; 2],
     slots: Vec<Mutex<Slot>>,
+    failed_starts: Mutex<Vec<Event>>,
     complaints: Mutex<Vec<String>>,
 }
 
@@ -32,7 +37,8 @@ struct Slot {
     child: Child,
     /// Somebody ends it on purpose, or has ended it: nobody else starts it again.
     on_purpose: bool,
-    since: Stopwatch,
+    /// Milliseconds since 1970.
+    since: u64,
     most_threads: u64,
     /// Their names, and how many have each.
     named: BTreeMap<String, usize>,
@@ -47,6 +53,7 @@ impl Consumers {
             url: url.to_owned(),
             queues,
             slots: Vec::new(),
+            failed_starts: Mutex::default(),
             complaints: Mutex::default(),
         };
         for index in 0..count {
@@ -54,7 +61,7 @@ impl Consumers {
             consumers.slots.push(Mutex::new(Slot {
                 child,
                 on_purpose: false,
-                since: Stopwatch::start(),
+                since: now_millis(),
                 most_threads: 0,
                 named: BTreeMap::new(),
             }));
@@ -113,11 +120,12 @@ impl Consumers {
                     slot.measure();
                 }
                 Some(status) => {
-                    if status.code() != Some(2) {
+                    self.ended(&slot, status);
+                    if status.code() != Some(START_FAILED) {
                         self.complain(format!("consumer {index} ended by itself: {status}"));
                     }
                     slot.child = self.spawn(index);
-                    slot.since = Stopwatch::start();
+                    slot.since = now_millis();
                 }
             }
         }
@@ -127,7 +135,8 @@ impl Consumers {
         let mut slot = self.slots[index].lock();
         slot.on_purpose = true;
         slot.child.kill().unwrap();
-        slot.child.wait().unwrap();
+        let status = slot.child.wait().unwrap();
+        self.ended(&slot, status);
         slot.child.id()
     }
 
@@ -137,8 +146,12 @@ impl Consumers {
         slot.on_purpose = true;
         let process = slot.child.id();
         signal(process, "TERM");
-        match ended(&mut slot.child) {
-            Some(status) if matches!(status.code(), Some(0..=2)) => {}
+        let status = ended(&mut slot.child);
+        if let Some(status) = status {
+            self.ended(&slot, status);
+        }
+        match status {
+            Some(status) if matches!(status.code(), Some(0..=START_FAILED)) => {}
             // It had only just been started, and did not listen to signals yet.
             Some(status) if status.signal() == Some(15) => {}
             Some(status) => self.complain(format!("consumer {index} closed with {status}")),
@@ -156,7 +169,7 @@ impl Consumers {
     pub(crate) fn start_again(&self, index: usize) {
         let mut slot = self.slots[index].lock();
         slot.child = self.spawn(index);
-        slot.since = Stopwatch::start();
+        slot.since = now_millis();
         slot.on_purpose = false;
     }
 
@@ -182,6 +195,22 @@ impl Consumers {
             }
         }
         (most, named, now)
+    }
+
+    /// A start fails while the broker is away, or when a queue is deleted before its binding is made; what had been received by
+    /// then goes back.
+    fn ended(&self, slot: &Slot, status: ExitStatus) {
+        if status.code() == Some(START_FAILED) {
+            self.failed_starts.lock().push(Event {
+                what: What::StartFailed(slot.child.id()),
+                from: slot.since,
+                to: now_millis(),
+            });
+        }
+    }
+
+    pub(crate) fn failed_starts(&self) -> Vec<Event> {
+        self.failed_starts.lock().clone()
     }
 
     fn complain(&self, text: String) {

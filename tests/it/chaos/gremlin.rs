@@ -20,6 +20,8 @@ pub(crate) enum What {
     Killed(u32),
     Terminated(u32),
     Suspended(u32),
+    /// It ended by itself, which the gremlin had brought about.
+    StartFailed(u32),
     BrokerKilled,
     ConnectionsClosed,
     BrokerFrozen,
@@ -28,6 +30,7 @@ pub(crate) enum What {
     Alarm,
     ShortRungs,
     CopiesRefused,
+    QueuesHung,
 }
 
 impl What {
@@ -36,6 +39,7 @@ impl What {
             Self::Killed(_) => "consumer killed",
             Self::Terminated(_) => "consumer terminated",
             Self::Suspended(_) => "consumer suspended",
+            Self::StartFailed(_) => "start of a consumer failed",
             Self::BrokerKilled => "broker killed",
             Self::ConnectionsClosed => "connections closed",
             Self::BrokerFrozen => "broker frozen",
@@ -43,6 +47,7 @@ impl What {
             Self::Alarm => "memory alarm",
             Self::ShortRungs => "rungs cut short",
             Self::CopiesRefused => "copies refused",
+            Self::QueuesHung => "dead-letter and parked queues hung",
         }
     }
 }
@@ -86,6 +91,7 @@ impl<'a> Gremlin<'a> {
 
     pub(crate) fn events(&self) -> Vec<Event> {
         let mut events = self.events.lock().clone();
+        events.extend(self.consumers.failed_starts());
         events.sort_by_key(|event| event.from);
         events
     }
@@ -97,13 +103,14 @@ impl<'a> Gremlin<'a> {
     /// Disturbs the broker until the time is up. The last trouble is over when it returns.
     pub(crate) fn trouble(&self, mut script: Script) {
         while self.is_on() {
-            let trouble = script.trouble();
-            if matches!(trouble, Trouble::DeleteEmpty) {
-                self.queues.clear_out();
+            for trouble in script.troubles() {
+                if matches!(trouble, Trouble::DeleteEmpty) {
+                    self.queues.clear_out();
+                }
+                let from = now_millis();
+                let what = self.make(trouble);
+                self.note(what, from);
             }
-            let from = now_millis();
-            let what = self.make(trouble);
-            self.note(what, from);
             let_pass(script.pause());
         }
     }
@@ -204,6 +211,16 @@ impl<'a> Gremlin<'a> {
                 let_pass(time);
                 self.vhost.clear_policy("chaos");
                 What::CopiesRefused
+            }
+            Trouble::HangQueues { time, killed } => {
+                let hung = self.queues.set_aside();
+                let suspend = |on| hung.iter().for_each(|queue| self.vhost.suspend(queue, on));
+                suspend(true);
+                let_pass(time);
+                if !killed {
+                    suspend(false);
+                }
+                What::QueuesHung
             }
         }
     }

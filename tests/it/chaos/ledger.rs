@@ -245,7 +245,9 @@ impl Check<'_> {
         let concerns = |event: &&Event| match event.what {
             // One that was suspended goes on with what it had received, before it learns that the broker has that back.
             What::Suspended(process) => process == first.process || process == second.process,
-            What::Killed(process) | What::Terminated(process) => process == first.process,
+            What::Killed(process) | What::Terminated(process) | What::StartFailed(process) => {
+                process == first.process
+            }
             What::BrokerKilled | What::ConnectionsClosed => true,
             What::BrokerFrozen => event.to - event.from >= NOTICED,
             What::CopiesRefused => {
@@ -254,6 +256,7 @@ impl Check<'_> {
                     Goes::IntoRung(_) | Goes::Dead | Goes::Parked
                 )
             }
+            What::QueuesHung => matches!(plan.goes(first.attempt), Goes::Dead | Goes::Parked),
             What::Deleted(_) | What::Alarm | What::ShortRungs => false,
         };
         let causes = self.events.iter().filter(between).filter(concerns);

@@ -75,9 +75,11 @@ fn a_second_delivery_needs_a_cause_that_concerns_it() {
         What::ShortRungs,
         What::Deleted(vec!["classic.dlq".to_owned()]),
         What::CopiesRefused,
+        What::QueuesHung,
         What::Killed(OTHER),
         What::Terminated(OTHER),
         What::Suspended(OTHER),
+        What::StartFailed(OTHER),
     ] {
         let ledger = twice().event(not_a_cause.clone(), 100, 1_400).ledger();
         assert_eq!(ledger.faults.len(), 1, "{not_a_cause:?}");

@@ -141,7 +141,7 @@ impl<'a> Losses<'a> {
         let mut last = line.at + lands;
         for event in self.events {
             let holds_up = match event.what {
-                What::Alarm | What::BrokerFrozen => true,
+                What::Alarm | What::BrokerFrozen | What::QueuesHung => true,
                 What::Suspended(process) => process == line.process,
                 _ => false,
             };

@@ -68,6 +68,13 @@ impl<'a> Queues<'a> {
         (self.dead.into_inner(), self.parked.into_inner())
     }
 
+    /// The names of the dead-letter and parked queues that are there.
+    pub(crate) fn set_aside(&self) -> Vec<String> {
+        let mut names = self.vhost.queue_names();
+        names.retain(|name| name.ends_with(".dlq") || name.ends_with(".parked"));
+        names
+    }
+
     /// Deletes each rung, dead-letter and parked queue that is empty; returns their names.
     pub(crate) fn delete_empty(&self) -> Vec<String> {
         self.vhost.delete_empty(&self.copies)

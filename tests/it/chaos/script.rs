@@ -1,5 +1,6 @@
 //! What a seed decides: the plan of each message and the order of all trouble. Pure.
 
+use std::iter;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -24,6 +25,12 @@ pub(crate) enum Trouble {
     ShortRungs(Duration),
     /// A policy by which rungs, dead-letter and parked queues refuse every copy.
     RefuseCopies(Duration),
+    /// Dead-letter and parked queues answer nobody: what is copied to them has no confirm.
+    HangQueues {
+        time: Duration,
+        /// The broker is killed meanwhile, so that these copies are lost.
+        killed: bool,
+    },
 }
 
 /// What happens to one of the consuming processes, beside the trouble of the broker.
@@ -52,7 +59,15 @@ impl Script {
         self.millis(200, 2_500)
     }
 
-    pub(crate) fn trouble(&mut self) -> Trouble {
+    /// One, or two that follow each other at once.
+    pub(crate) fn troubles(&mut self) -> Vec<Trouble> {
+        let first = self.trouble();
+        let killed = matches!(first, Trouble::HangQueues { killed: true, .. });
+        let then = killed.then(|| Trouble::KillBroker(self.millis(0, 1_000)));
+        iter::once(first).chain(then).collect()
+    }
+
+    fn trouble(&mut self) -> Trouble {
         match self.0.random_range(0..100) {
             0..15 => Trouble::KillBroker(self.millis(0, 3_000)),
             15..23 => Trouble::CloseConnections,
@@ -60,8 +75,12 @@ impl Script {
             35..50 => Trouble::Freeze(self.millis(100, 7_000)),
             50..70 => Trouble::DeleteEmpty,
             70..80 => Trouble::MemoryAlarm(self.millis(200, 5_000)),
-            80..90 => Trouble::ShortRungs(self.millis(500, 3_000)),
-            _ => Trouble::RefuseCopies(self.millis(200, 3_000)),
+            80..86 => Trouble::ShortRungs(self.millis(500, 3_000)),
+            86..93 => Trouble::RefuseCopies(self.millis(200, 3_000)),
+            _ => Trouble::HangQueues {
+                time: self.millis(1_000, 6_000),
+                killed: self.0.random(),
+            },
         }
     }
 
