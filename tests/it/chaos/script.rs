@@ -78,7 +78,8 @@ impl Script {
             80..86 => Trouble::ShortRungs(self.millis(500, 3_000)),
             86..93 => Trouble::RefuseCopies(self.millis(200, 3_000)),
             _ => Trouble::HangQueues {
-                time: self.millis(1_000, 6_000),
+                // Longer than the consumers wait for a confirm.
+                time: self.millis(3_500, 7_000),
                 killed: self.0.random(),
             },
         }
