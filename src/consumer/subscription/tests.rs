@@ -10,7 +10,7 @@ use crate::publisher::{Publisher, PublisherSettings};
 use crate::retry::RetryPolicy;
 use crate::transport::fake::{Call, dialled};
 
-const LIMIT: Duration = Duration::from_millis(50);
+const LIMIT: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Connected {
@@ -41,7 +41,7 @@ fn connected() -> (Connected, Receiver<()>, Sender<()>) {
         Ok(())
     };
     let link = Link::start(dialled(answer), "test", &SystemClock, |_| {}).unwrap();
-    let admin = Admin::start(link.clone(), LIMIT, &SystemClock::shared()).unwrap();
+    let admin = Admin::start(link.clone(), PATIENCE, &SystemClock::shared()).unwrap();
     let (publisher, _) = Publisher::start(PublisherSettings {
         clock: SystemClock::shared(),
         dialler: Arc::new(Dialler::new(

@@ -544,5 +544,5 @@ fn a_publish_of_another_client_says_what_became_of_it() {
     assert!(publish("none", "q").unwrap_err().is_not_found());
     let messages = broker.messages("q");
     assert_eq!(messages.len(), 1);
-    assert_eq!(messages[0].body[..], *b"m");
+    assert_eq!(messages[0].body, b"m");
 }
