@@ -6,6 +6,7 @@
 )]
 
 mod bounds;
+mod chaos;
 mod cluster;
 mod conflicts;
 mod contract;

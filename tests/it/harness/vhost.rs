@@ -120,6 +120,21 @@ impl<'n> Vhost<'n> {
         ));
     }
 
+    /// Deletes those of `queues` that are there and empty; returns which that were.
+    #[track_caller]
+    pub(crate) fn delete_empty(&self, queues: &[String]) -> Vec<String> {
+        let names: Vec<_> = queues.iter().map(|name| binary(name)).collect();
+        let erlang = format!(
+            "Gone = fun(N) -> case rabbit_amqqueue:lookup(rabbit_misc:r({}, queue, N)) of \
+               {{ok, Q}} -> element(1, rabbit_amqqueue:delete(Q, false, true, <<\"test\">>)) == ok; _ -> false end end, \
+             lists:join(\" \", [N || N <- [{}], Gone(N)])",
+            binary(&self.name),
+            names.join(", ")
+        );
+        let deleted = self.node.eval_text(&erlang);
+        deleted.split_whitespace().map(str::to_owned).collect()
+    }
+
     /// Sets a policy for what matches `pattern`.
     #[track_caller]
     pub(crate) fn set_policy(&self, name: &str, pattern: &str, definition: &serde_json::Value) {
