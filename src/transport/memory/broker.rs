@@ -67,6 +67,14 @@ pub(super) struct Shared {
     changed: Sender<()>,
 }
 
+/// When the timer thread is wanted next.
+pub(super) struct Due {
+    /// Something is over then, by the broker's clock.
+    pub(super) over: Option<Instant>,
+    /// Something slow is read then, in real time.
+    pub(super) read: Option<Instant>,
+}
+
 impl Broker {
     /// Starts a broker and its timer thread. Times to live and ages follow `clock`.
     pub(crate) fn start(
@@ -135,12 +143,12 @@ impl Shared {
 
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut Hub, Moment) -> R) -> R {
         let mut hub = self.hub.lock();
-        let (before, links) = (hub.due(), hub.wires.len());
+        let before = (hub.due(), hub.next_read(), hub.wires.len());
         let at = self.moment();
         hub.expire(at);
         let result = work(&mut hub, at);
         hub.read(at);
-        let is_moved = hub.due() != before || hub.wires.len() != links;
+        let is_moved = (hub.due(), hub.next_read(), hub.wires.len()) != before;
         drop(hub);
         if is_moved {
             // One token is enough: the timer looks at everything.
@@ -156,11 +164,16 @@ impl Shared {
         }
     }
 
-    /// Lets everything go that is over, and says when there is more.
-    pub(super) fn expire(&self) -> Option<Instant> {
+    /// Lets everything go that is over, reads what a slow broker has come to, and says when there is more of both.
+    pub(super) fn look(&self) -> Due {
         let mut hub = self.hub.lock();
-        hub.expire(self.moment());
-        hub.due()
+        let at = self.moment();
+        hub.expire(at);
+        hub.read(at);
+        Due {
+            over: hub.due(),
+            read: hub.next_read(),
+        }
     }
 
     /// How often heartbeats are sent, if any link has them.

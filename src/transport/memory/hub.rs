@@ -6,6 +6,7 @@ use super::refusal::Refusal;
 use super::state::settle::Verdict;
 use super::state::{ChannelId, Effect, LinkId, Moment, State};
 use super::wire::{Answer, Client, Operation, Port, Reply, Request, Wire};
+use crate::clock::{later, monotonic};
 use crate::transport::{Failure, LinkEvent};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -40,6 +41,13 @@ impl Hub {
         self.state.due().filter(|_| !self.faults.frozen)
     }
 
+    /// When a slow broker reads what was sent next, in real time.
+    pub(super) fn next_read(&self) -> Option<Instant> {
+        let readable = self.wires.values().filter(|wire| !wire.blocked);
+        let fronts = readable.filter_map(|wire| wire.inbox.front()?.readable_at);
+        fronts.min().filter(|_| !self.faults.frozen)
+    }
+
     /// Lets everything go that is over, unless the broker is frozen.
     pub(super) fn expire(&mut self, at: Moment) {
         if !self.faults.frozen {
@@ -61,8 +69,10 @@ impl Hub {
             if let Some(client) = &wire.client {
                 client.activity.note_write();
             }
+            let latency = self.faults.latency;
             wire.inbox.push_back(Request {
                 number: self.last_request,
+                readable_at: latency.map(|latency| later(monotonic(), latency)),
                 channel,
                 operation,
                 reply,
@@ -93,7 +103,7 @@ impl Hub {
         }
         let readable = self.wires.iter_mut().filter(|(_, wire)| !wire.blocked);
         let (link, wire) = readable
-            .filter(|(_, wire)| !wire.inbox.is_empty())
+            .filter(|(_, wire)| wire.inbox.front().is_some_and(Request::is_readable))
             .min_by_key(|(_, wire)| wire.inbox.front().map(|request| request.number))?;
         Some((*link, wire.inbox.pop_front()?))
     }
@@ -101,6 +111,7 @@ impl Hub {
     fn obey(&mut self, link: LinkId, request: Request, at: Moment) {
         let Request {
             number,
+            readable_at,
             channel,
             operation,
             reply,
@@ -111,6 +122,7 @@ impl Hub {
             if let Some(wire) = self.wires.get_mut(&link) {
                 wire.inbox.push_front(Request {
                     number,
+                    readable_at,
                     channel,
                     operation,
                     reply,

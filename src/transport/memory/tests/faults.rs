@@ -249,3 +249,21 @@ fn one_confirm_stands_for_all_that_were_read_together() {
     let none_covers_the_lost_one = [(9, false, true), (10, false, true)];
     assert_eq!(publish(3), none_covers_the_lost_one);
 }
+
+#[test]
+fn a_slow_broker_reads_everything_later_and_in_order() {
+    let broker = broker();
+    let mut dialled = dial(&broker);
+    let channel = channel(&mut dialled);
+    channel.declare(&queue("q")).unwrap();
+    let latency = Duration::from_millis(50);
+    broker.slow_down(latency);
+    let began = monotonic();
+    channel.publish(&message("", "q", "a")).unwrap();
+    channel.publish(&message("", "q", "b")).unwrap();
+    assert_eq!(broker.queue("q").unwrap().ready, 0);
+    assert_eq!(channel.count("q").unwrap(), 2);
+    assert!(began.elapsed() >= latency);
+    broker.slow_down(Duration::ZERO);
+    assert_eq!(text(&channel.pull("q").unwrap().unwrap()), "a");
+}
