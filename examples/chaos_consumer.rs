@@ -1,4 +1,4 @@
-//! The consumer of the chaos run (`tests/it/chaos`): each message says how it wants to be answered, and what was handled is
+//! The consumer of the chaos run (`tests/disasters/chaos`): each message says how it wants to be answered, and what was handled is
 //! written to a file before the answer is given, so that a `kill -9` loses no line.
 //!
 //! ```text
@@ -12,7 +12,7 @@
     reason = "the diary has the time of day, and slow work takes real time"
 )]
 
-#[path = "../tests/it/chaos/work.rs"]
+#[path = "../tests/disasters/chaos/work.rs"]
 mod work;
 
 use crossbeam_channel::{bounded, select, tick};

@@ -6,8 +6,6 @@
 )]
 
 mod bounds;
-mod chaos;
-mod cluster;
 mod conflicts;
 mod contract;
 mod delivery;
