@@ -16,7 +16,6 @@
     reason = "what only the tests need that run on RabbitMQ alone"
 )]
 
-mod harness;
 #[path = "../it/conflicts.rs"]
 mod conflicts;
 #[path = "../it/contract.rs"]
@@ -25,6 +24,7 @@ mod contract;
 mod delivery;
 #[path = "../it/extremes.rs"]
 mod extremes;
+mod harness;
 #[path = "../it/harness_selftest.rs"]
 mod harness_selftest;
 #[path = "../it/ladders.rs"]
