@@ -70,7 +70,8 @@ impl Hub {
                 number: self.last_request,
                 channel,
                 operation,
-                reply,
+                // A client that was cut while it asked hears nothing.
+                reply: reply.filter(|_| wire.client.is_some()),
             });
         }
     }
