@@ -33,6 +33,8 @@ const DRAIN: Duration = Duration::from_secs(20);
 
 /// What `close_within` returned.
 type Closed = Result<(), rungmq::Error>;
+/// Where it will be, once a signal has begun a close.
+type Closing = Receiver<Receiver<Closed>>;
 
 const USAGE: &str = "\
 signal [QUEUE [WORK [DRAIN]]]    consumes until SIGINT or SIGTERM, then drains
@@ -47,7 +49,7 @@ fn main() -> ExitCode {
         println!("{USAGE}");
         return ExitCode::SUCCESS;
     }
-    let (mq, closed) = match start() {
+    let (mq, closing) = match start() {
         Ok(started) => started,
         Err(error) => {
             eprintln!("could not start: {error}");
@@ -58,8 +60,13 @@ fn main() -> ExitCode {
         eprintln!("the broker is gone: {error}");
         return ExitCode::from(3);
     }
-    match closed.recv() {
-        Ok(Err(error)) => {
+    // Without a signal it was a handler that closed the connection, and that has the result.
+    let closed = closing
+        .try_recv()
+        .ok()
+        .and_then(|closed| closed.recv().ok());
+    match closed {
+        Some(Err(error)) => {
             eprintln!("{error}");
             ExitCode::from(1)
         }
@@ -70,7 +77,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn start() -> Result<(Connection, Receiver<Closed>), Box<dyn Error>> {
+fn start() -> Result<(Connection, Closing), Box<dyn Error>> {
     let url =
         std::env::var("AMQP_URL").unwrap_or_else(|_| "amqp://guest:guest@localhost:5672".into());
     let mut arguments = std::env::args().skip(1);
@@ -84,8 +91,8 @@ fn start() -> Result<(Connection, Receiver<Closed>), Box<dyn Error>> {
         println!("{}: {}", message.id(), message.payload());
         thread::sleep(work);
     })?;
-    let closed = close_on_signal(mq.clone(), signals, drain);
-    Ok((mq, closed))
+    let closing = close_on_signal(mq.clone(), signals, drain);
+    Ok((mq, closing))
 }
 
 fn seconds(argument: Option<String>, default: Duration) -> Result<Duration, Box<dyn Error>> {
@@ -93,16 +100,19 @@ fn seconds(argument: Option<String>, default: Duration) -> Result<Duration, Box<
 }
 
 /// The first signal closes, the second one ends the process at once.
-fn close_on_signal(mq: Connection, mut signals: Signals, drain: Duration) -> Receiver<Closed> {
-    let (result, closed) = bounded(1);
+fn close_on_signal(mq: Connection, mut signals: Signals, drain: Duration) -> Closing {
+    let (begin, closing) = bounded(1);
     thread::spawn(move || {
         let mut signals = signals.forever();
         signals.next();
         eprintln!("draining for at most {drain:?}; once more to stop at once");
+        let (result, closed) = bounded(1);
+        // The main thread may have seen the end already, and listens no more.
+        drop(begin.send(closed));
         // Close waits, and this thread has to stay awake for the second signal.
         thread::spawn(move || result.send(mq.close_within(drain)));
         signals.next();
         std::process::exit(130);
     });
-    closed
+    closing
 }

@@ -98,6 +98,12 @@ impl Deref for Timer {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SystemClock;
 
+impl SystemClock {
+    pub(crate) fn shared() -> Arc<dyn Clock> {
+        Arc::new(Self)
+    }
+}
+
 impl Clock for SystemClock {
     fn now(&self) -> Instant {
         monotonic()

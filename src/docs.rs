@@ -2,12 +2,16 @@
 //!
 //! | guide | answers |
 //! |---|---|
+//! | [`guarantees`] | what can come twice, what order means, what RabbitMQ can lose and how not to have it |
 //! | [`retries`] | how often, how long, where a message waits; what a policy costs; prefetch and the ack timeout |
 //! | [`failures`] | every way a delivery can end, the reasons, the dead-letter and parked queues, replay |
 //! | [`shutdown`] | what `close` does, which times belong together, what dropping a handle does |
 //! | [`broker`] | what is declared, permissions, virtual hosts, policies, names, what RabbitMQ does by version |
 //! | [`metrics`] | names, labels, Prometheus, an observer of your own |
 //! | [`testing`] | a handler, a policy, a topology under test, without a server and without waiting |
+
+#[doc = include_str!("docs/guarantees.md")]
+pub mod guarantees {}
 
 #[doc = include_str!("docs/retries.md")]
 pub mod retries {}

@@ -76,6 +76,17 @@ impl HeaderValue {
         }
     }
 
+    /// Whether there is a float in it that is not even equal to itself.
+    pub(crate) fn has_nan(&self) -> bool {
+        match self {
+            Self::F32(n) => n.is_nan(),
+            Self::F64(n) => n.is_nan(),
+            Self::Array(values) => values.iter().any(Self::has_nan),
+            Self::Table(table) => table.iter().any(|(_, value)| value.has_nan()),
+            _ => false,
+        }
+    }
+
     /// How many bytes the value takes on the wire, its type byte included.
     pub(crate) fn encoded_len(&self) -> usize {
         1 + match self {

@@ -39,9 +39,9 @@
 //! * **Ending**: [`close_within`](Connection::close_within) from any thread; [`DrainTimeout`] names what it left behind.
 //! * **Watching**: [`health`](Connection::health); a [`metrics::Registry`], or another [`metrics::Observer`].
 //!
-//! The guides say more: [retries](docs::retries), [failures](docs::failures), [shutdown](docs::shutdown),
-//! [the broker](docs::broker), [metrics](docs::metrics). Guarantees, and what is not there yet (an embedded broker for
-//! tests, streams), are in the README.
+//! The guides say more: [guarantees](docs::guarantees), [retries](docs::retries), [failures](docs::failures),
+//! [shutdown](docs::shutdown), [the broker](docs::broker), [metrics](docs::metrics), [testing](docs::testing). What is not there
+//! yet is in the README.
 //!
 //! # Threads
 //!

@@ -6,37 +6,51 @@ use std::error::Error;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// An instant that is computed once and passed down; `None` is never.
+/// An instant that is computed once and passed down, and the time that it was made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Deadline(Option<Instant>);
+pub(crate) struct Deadline {
+    /// `None` is never.
+    instant: Option<Instant>,
+    timeout: Duration,
+}
 
 impl Deadline {
     pub(crate) fn within(timeout: Duration) -> Self {
-        Self(monotonic().checked_add(timeout))
+        Self {
+            instant: monotonic().checked_add(timeout),
+            timeout,
+        }
     }
 
     pub(crate) fn instant(self) -> Option<Instant> {
-        self.0
+        self.instant
+    }
+
+    /// How long there was when it was set.
+    pub(crate) fn timeout(self) -> Duration {
+        self.timeout
     }
 
     /// Deadlines only move earlier.
     pub(crate) fn min(self, other: Self) -> Self {
-        match (self.0, other.0) {
-            (Some(a), Some(b)) => Self(Some(a.min(b))),
-            (a, b) => Self(a.or(b)),
+        match (self.instant, other.instant) {
+            (Some(a), Some(b)) if b < a => other,
+            (None, Some(_)) => other,
+            _ => self,
         }
     }
 
     pub(crate) fn plus(self, more: Duration) -> Self {
-        Self(self.0.and_then(|instant| instant.checked_add(more)))
+        let instant = self.instant.and_then(|instant| instant.checked_add(more));
+        Self { instant, ..self }
     }
 
     pub(crate) fn has_passed(self) -> bool {
-        self.0.is_some_and(|instant| instant <= monotonic())
+        self.instant.is_some_and(|instant| instant <= monotonic())
     }
 
     pub(crate) fn left(self) -> Duration {
-        self.0.map_or(Duration::MAX, |instant| {
+        self.instant.map_or(Duration::MAX, |instant| {
             instant.saturating_duration_since(monotonic())
         })
     }
@@ -167,6 +181,7 @@ mod tests {
         assert_eq!(late.min(soon), soon);
         assert_eq!(soon.min(late), soon);
         assert_eq!(never.min(soon), soon);
+        assert_eq!(never.min(soon).timeout(), Duration::from_secs(1));
         assert_eq!(never.instant(), None);
         assert!(Deadline::within(Duration::ZERO).has_passed() && !never.has_passed());
     }

@@ -185,7 +185,7 @@ impl ConnectionBuilder {
             .into_iter()
             .map(|url| self.transport(url))
             .collect::<Result<Vec<_>, _>>()?;
-        Connection::open_over(self, transports, limit, Arc::new(SystemClock))
+        Connection::open_over(self, transports, limit, SystemClock::shared())
     }
 
     fn open_embedded(self, url: &MemoryUrl) -> Result<Connection, Error> {

@@ -46,7 +46,7 @@ const BATCH: usize = 1024;
 ///
 /// Dropping the last handle without [`close`](Self::close) stops everything at once, as `close_within(Duration::ZERO)` does,
 /// and takes a second at most: unsettled deliveries are delivered again. A handler that holds a clone keeps the connection
-/// open.
+/// open until its consumer has ended.
 ///
 /// A connection that is lost is made again, and its consumers subscribe again; until then calls are refused. See
 /// [`recovery_backoff`](ConnectionBuilder::recovery_backoff) and [`health`](Self::health).
@@ -345,7 +345,7 @@ impl Connection {
     /// [`Error::Drain`] names the deliveries that were left behind; they will be delivered again. [`Error::OwnThread`] on a
     /// thread of the library that runs no handler, such as an observer's.
     pub fn close_within(&self, timeout: Duration) -> Result<(), Error> {
-        self.0.core.status.close(Deadline::within(timeout), timeout)
+        self.0.core.status.close(Deadline::within(timeout))
     }
 
     /// Blocks until the connection has been closed, by any thread. The result of that close is for whoever called it. While a

@@ -135,7 +135,7 @@ impl Status {
     }
 
     /// Closes, and waits for it. The result goes to the first caller; whoever comes later finds the connection closed.
-    pub(super) fn close(&self, deadline: Deadline, timeout: Duration) -> Result<(), Error> {
+    pub(super) fn close(&self, deadline: Deadline) -> Result<(), Error> {
         if is_owner_thread() {
             return Err(Error::OwnThread);
         }
@@ -146,7 +146,7 @@ impl Status {
             .consumers
             .iter()
             .any(|consumer| consumer.has_handler(&unwaited));
-        _ended = self.begin(&mut state, deadline, timeout);
+        _ended = self.begin(&mut state, deadline);
         while !state.has_returned() {
             self.0.changed.wait(&mut state);
         }
@@ -181,7 +181,7 @@ impl Status {
         if state.phase.has_ended() {
             return;
         }
-        _ended = self.begin(&mut state, Deadline::within(Duration::ZERO), Duration::ZERO);
+        _ended = self.begin(&mut state, Deadline::within(Duration::ZERO));
         // A thread of the library's own, a worker too, must not wait for itself.
         let current = thread::current();
         if current
@@ -198,7 +198,7 @@ impl Status {
 
     /// No handler starts any more once this has returned; the rest is the supervisor's. Returns the consumers that had ended
     /// before, to be dropped when the state is unlocked.
-    fn begin(&self, state: &mut State, deadline: Deadline, timeout: Duration) -> Vec<Consumer> {
+    fn begin(&self, state: &mut State, deadline: Deadline) -> Vec<Consumer> {
         if state.phase.has_ended() {
             return Vec::new();
         }
@@ -212,7 +212,7 @@ impl Status {
         for consumer in &state.consumers {
             consumer.stop(deadline);
         }
-        drop(self.0.commands.send(Command::Close { deadline, timeout }));
+        drop(self.0.commands.send(Command::Close(deadline)));
         ended
     }
 

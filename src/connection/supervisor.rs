@@ -5,15 +5,14 @@
 
 use super::status::{Phase, Status};
 use crate::clock::{Clock, Timer, later};
-use crate::consumer::{Consumer, GRACE};
+use crate::consumer::{Consumer, GRACE, drained};
 use crate::declaration::Declaration;
-use crate::error::Error;
 use crate::link::{
     Backoff, DialError, Dialler, LinkNotice, Operation, OverSignal, Sockets, Uplink, is_over,
 };
 use crate::metrics::{Lost, Metrics, Recovered, Retrying};
 use crate::publisher::Publisher;
-use crate::shutdown::{Deadline, DrainTimeout, StrandedDelivery};
+use crate::shutdown::Deadline;
 use crate::threads;
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, tick};
 use log::{debug, info, warn};
@@ -30,15 +29,15 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) enum Command {
     /// From the link of that number; an old one's changes nothing.
-    Notice { number: u64, notice: LinkNotice },
+    Notice {
+        number: u64,
+        notice: LinkNotice,
+    },
     Dialled {
         number: u64,
         result: Result<Uplink, DialError>,
     },
-    Close {
-        deadline: Deadline,
-        timeout: Duration,
-    },
+    Close(Deadline),
 }
 
 /// Opens link `number`, whose notices go to the supervisor.
@@ -136,7 +135,7 @@ impl Supervision {
                 },
                 Ok(Command::Notice { .. } | Command::Dialled { .. }) | Err(TryRecvError::Empty) => {
                 }
-                Ok(Command::Close { deadline, timeout }) => return self.close(deadline, timeout),
+                Ok(Command::Close(deadline)) => return self.close(deadline),
                 Err(TryRecvError::Disconnected) => return,
             }
             if self.has_given_up() {
@@ -273,7 +272,7 @@ impl Supervision {
         supervisor.status.end(Phase::GaveUp(reason), None);
     }
 
-    fn close(&self, deadline: Deadline, timeout: Duration) {
+    fn close(&self, deadline: Deadline) {
         let Supervisor {
             status,
             publisher,
@@ -282,9 +281,10 @@ impl Supervision {
             ..
         } = &self.supervisor;
         let consumers = status.consumers();
+        let mut to_report = consumers.clone();
+        to_report.retain(|consumer| !consumer.has_reported());
         let mut drain = Drain {
             deadline,
-            timeout,
             publishing_ends: false,
         };
         for consumer in &consumers {
@@ -308,15 +308,10 @@ impl Supervision {
         }
         sockets.kill_all();
         let freed = Deadline::within(AFTER_KILL);
-        let mut stranded: Vec<StrandedDelivery> = Vec::new();
         for consumer in &consumers {
             consumer.join(freed);
-            stranded.extend(consumer.stranded());
         }
-        let result = match DrainTimeout::new(drain.timeout, stranded) {
-            Some(timeout) => Err(Error::Drain(timeout)),
-            None => Ok(()),
-        };
+        let result = drained(&to_report, drain.deadline);
         info!("the connection was closed");
         status.end(Phase::Closed, Some(result));
     }
@@ -342,8 +337,8 @@ impl Supervision {
             if limit.has_passed() || signals.iter().any(|signal| is_over(signal)) {
                 return;
             }
-            if let Ok(Command::Close { deadline, timeout }) = commands.try_recv()
-                && drain.shorten(deadline, timeout)
+            if let Ok(Command::Close(deadline)) = commands.try_recv()
+                && drain.shorten(deadline)
             {
                 consumers
                     .iter()
@@ -356,23 +351,18 @@ impl Supervision {
     }
 }
 
-/// The deadline of a close that runs, and the time that it was made of.
+/// A close that runs.
 struct Drain {
     deadline: Deadline,
-    timeout: Duration,
     /// Handlers need publishing until the last of them has ended.
     publishing_ends: bool,
 }
 
 impl Drain {
-    fn shorten(&mut self, deadline: Deadline, timeout: Duration) -> bool {
-        let earlier = self.deadline.min(deadline);
-        let shorter = earlier != self.deadline;
-        if shorter {
-            self.deadline = earlier;
-            self.timeout = timeout;
-        }
-        shorter
+    fn shorten(&mut self, deadline: Deadline) -> bool {
+        let before = self.deadline;
+        self.deadline = before.min(deadline);
+        self.deadline != before
     }
 }
 

@@ -106,6 +106,10 @@ struct Shared {
     ended: OverSignal,
     end: Mutex<Option<End>>,
     cancelled: AtomicBool,
+    /// A cancel has said what it left behind.
+    reported: AtomicBool,
+    /// By when it has to end, once it has been stopped.
+    deadline: Mutex<Option<Deadline>>,
     /// The link over which the connection is up again, until the consumer thread takes it.
     recovered: Mutex<Option<Uplink>>,
     /// Queues of its share that are on a cluster node that is down.
@@ -168,7 +172,12 @@ impl Consumer {
             return Some(trouble.unwrap_or_else(|| "not subscribed yet".to_owned()));
         }
         let down = self.0.down.lock();
-        (!down.is_empty()).then(|| format!("on a cluster node that is down: {}", down.join(", ")))
+        (!down.is_empty()).then(|| {
+            format!(
+                "gone or on a cluster node that is down: {}",
+                down.join(", ")
+            )
+        })
     }
 
     /// Whether the handler that made a call is one of this consumer's.
@@ -187,6 +196,9 @@ impl Consumer {
 
     /// Begins the drain, without waiting for it. No handler starts and no wait goes on once this has returned.
     pub(crate) fn stop(&self, deadline: Deadline) {
+        let mut earliest = self.0.deadline.lock();
+        *earliest = Some(earliest.map_or(deadline, |earlier| earlier.min(deadline)));
+        drop(earliest);
         self.0.pool.shut();
         self.0.running.store(false, Ordering::Release);
         if let Some(generation) = &*self.0.generation.lock() {
@@ -233,8 +245,13 @@ impl Consumer {
         &self.0.quiet
     }
 
+    /// Whether a cancel has said already what was left behind.
+    pub(crate) fn has_reported(&self) -> bool {
+        self.0.reported.load(Ordering::Acquire)
+    }
+
     /// What the drain left behind. Of a consumer thread that is stuck in a call only what can be seen from outside.
-    pub(crate) fn stranded(&self) -> Vec<StrandedDelivery> {
+    fn stranded(&self) -> Vec<StrandedDelivery> {
         match &*self.0.end.lock() {
             Some(end) => end.stranded.clone(),
             None => self.0.in_flight.stranded(&self.0.queue),
@@ -263,8 +280,26 @@ pub(crate) fn cancel(consumers: &[&Consumer], timeout: Duration) -> Result<(), E
     {
         unwaited.lift();
     }
-    let stranded = stopped.iter().flat_map(|consumer| consumer.stranded());
-    match DrainTimeout::new(timeout, stranded.collect()) {
+    // A close may have shortened the time.
+    let deadlines = stopped
+        .iter()
+        .filter_map(|consumer| *consumer.0.deadline.lock());
+    let deadline = deadlines.fold(deadline, Deadline::min);
+    let result = drained(stopped.iter().copied(), deadline);
+    for consumer in stopped {
+        consumer.0.reported.store(true, Ordering::Release);
+    }
+    result
+}
+
+/// What a drain of these consumers has brought.
+pub(crate) fn drained<'a>(
+    consumers: impl IntoIterator<Item = &'a Consumer>,
+    deadline: Deadline,
+) -> Result<(), Error> {
+    let consumers = consumers.into_iter();
+    let stranded = consumers.flat_map(Consumer::stranded).collect();
+    match DrainTimeout::new(deadline.timeout(), stranded) {
         Some(timeout) => Err(timeout.into()),
         None => Ok(()),
     }

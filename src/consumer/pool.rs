@@ -20,6 +20,7 @@ use crossbeam_channel::{Select, Sender};
 use log::warn;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,7 +79,6 @@ pub(super) struct WaitJob {
 pub(super) struct Work {
     pub(super) queue: Arc<str>,
     pub(super) label: Arc<str>,
-    pub(super) handler: Handler,
     pub(super) policy: RetryPolicy,
     pub(super) threshold: Duration,
     pub(super) longest_wait: Duration,
@@ -100,6 +100,8 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// Until the last worker has ended: it is the user's, and so is what it drops.
+    handler: Option<Handler>,
     jobs: VecDeque<Job>,
     waits: VecDeque<WaitJob>,
     /// Permits in use.
@@ -116,10 +118,14 @@ struct State {
 }
 
 impl Pool {
-    pub(super) fn new(work: Work) -> Self {
+    pub(super) fn new(work: Work, handler: Handler) -> Self {
+        let state = State {
+            handler: Some(handler),
+            ..State::default()
+        };
         Self(Arc::new(Shared {
             work,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             wake: Arc::new(Condvar::new()),
         }))
     }
@@ -142,14 +148,7 @@ impl Pool {
             self.0.wake.notify_one();
         }
         for _ in 0..state.missing(self.0.work.concurrency) {
-            state.threads += 1;
-            state.starting += 1;
-            let shared = self.0.clone();
-            let name = format!("rungmq-worker-{}", self.0.work.label);
-            let run = Box::new(move || shared.run());
-            if let Err(error) = self.0.work.clock.spawn(name, run) {
-                state.threads -= 1;
-                state.starting -= 1;
+            if let Err(error) = self.start_worker(&mut state) {
                 warn!(
                     "{}: no further worker thread could be started: {error}",
                     self.0.work.queue
@@ -157,6 +156,16 @@ impl Pool {
                 return;
             }
         }
+    }
+
+    fn start_worker(&self, state: &mut State) -> io::Result<()> {
+        let shared = self.0.clone();
+        let name = format!("rungmq-worker-{}", self.0.work.label);
+        let run = Box::new(move || shared.run());
+        self.0.work.clock.spawn(name, run)?;
+        state.threads += 1;
+        state.starting += 1;
+        Ok(())
     }
 
     /// From now on no worker starts anything.
@@ -181,13 +190,22 @@ impl Pool {
         self.0.state.lock().jobs.drain(..).collect()
     }
 
-    /// Lets the workers end, each after what it is doing.
+    /// Lets the workers end, each after what it is doing. The last one drops the handler, which may hold the last handle of
+    /// the connection.
     pub(super) fn close(&self) {
         let mut state = self.0.state.lock();
         state.shut = true;
         state.closed = true;
         state.waits.clear();
         self.0.wake.notify_all();
+        if state.threads == 0
+            && let Err(error) = self.start_worker(&mut state)
+        {
+            warn!(
+                "{}: the handler is dropped with the last handle of its consumer, because no thread could be started: {error}",
+                self.0.work.queue
+            );
+        }
     }
 }
 
@@ -218,9 +236,10 @@ impl State {
             return Some(Next::Wait(wait));
         }
         if self.running < concurrency {
+            let handler = self.handler.clone()?;
             let job = self.jobs.pop_front()?;
             self.running += 1;
-            return Some(Next::Job(job));
+            return Some(Next::Job(job, handler));
         }
         None
     }
@@ -228,7 +247,7 @@ impl State {
 
 #[allow(clippy::large_enum_variant, reason = "nearly all of them are jobs")]
 enum Next {
-    Job(Job),
+    Job(Job, Handler),
     Wait(WaitJob),
 }
 
@@ -242,7 +261,7 @@ impl Shared {
                 Some(next) => {
                     drop(state);
                     match next {
-                        Next::Job(job) => self.serve(job),
+                        Next::Job(job, handler) => self.serve(job, &handler),
                         Next::Wait(wait) => {
                             self.wait(wait.tag, wait.until, wait.then, &wait.reporter)
                         }
@@ -261,10 +280,17 @@ impl Shared {
             }
         }
         state.threads -= 1;
+        let last = state.closed && state.threads == 0;
+        let handler = state.handler.take_if(|_| last);
+        drop(state);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(handler))) {
+            let text = panicked(panic);
+            warn!("{}: the handler was dropped and {text}", self.work.label);
+        }
     }
 
     /// Runs the handler, reports the decision, and sleeps the wait if it is a short one.
-    fn serve(&self, job: Job) {
+    fn serve(&self, job: Job, handler: &Handler) {
         let Job {
             delivery,
             task,
@@ -297,7 +323,7 @@ impl Shared {
         let begin = clock.now();
         // The handler catches the user's panics; this is for one of our own, which must not cost the delivery either.
         let verdict = handling(&task, control, || {
-            catch_unwind(AssertUnwindSafe(|| (self.work.handler)(&opened)))
+            catch_unwind(AssertUnwindSafe(|| handler(&opened)))
         })
         .unwrap_or_else(|panic| Verdict::Retry {
             reason: panicked(panic),

@@ -10,7 +10,7 @@ use crate::naming;
 use crate::transport::Failure;
 use crossbeam_channel::Sender;
 use log::warn;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// What the admin threads found out.
@@ -86,16 +86,7 @@ impl<'a> Questions<'a> {
 
     /// Asks again for what was on a cluster node that is down. Only a success is told.
     pub(super) fn ask_again(&self, down: &[Declaration]) {
-        for declaration in down {
-            let declared = declaration.clone();
-            let findings = self.findings.clone();
-            let declare = Operation::Declare(declaration.clone());
-            self.admin.submit(declare, move |result| {
-                if result.is_ok() {
-                    drop(findings.send(Finding::Declared(declared)));
-                }
-            });
-        }
+        ask_again(self.admin, down.to_vec().into(), self.findings.clone());
     }
 
     /// Who has waited to hear of that rung.
@@ -117,6 +108,33 @@ pub(super) fn set_aside_share(queue: &str) -> [Declaration; 2] {
     ]
 }
 
+/// One after the other, and no further after one that is not answered: each such call leaves a thread behind.
+fn ask_again(admin: &Admin, mut down: VecDeque<Declaration>, findings: Sender<Finding>) {
+    let Some(declaration) = down.pop_front() else {
+        return;
+    };
+    let (declare, check) = (declaration.clone(), declaration.clone());
+    let asking = admin.clone();
+    let told = move |admin: &Admin, result: Result<(), Failure>| {
+        match result {
+            Ok(()) => drop(findings.send(Finding::Declared(declaration))),
+            Err(Failure::Refused { .. }) => {}
+            Err(_) => return,
+        }
+        ask_again(admin, down, findings);
+    };
+    admin.submit(Operation::Declare(declare), move |result| {
+        let admin = asking.clone();
+        match result {
+            // A user who may not declare it may still find it.
+            Err(failure) if failure.is_access_refused() => {
+                asking.submit(Operation::Check(check), move |result| told(&admin, result));
+            }
+            result => told(&admin, result),
+        }
+    });
+}
+
 fn declare(admin: &Admin, declaration: Declaration) {
     let line = declaration.to_string();
     admin.submit(Operation::Declare(declaration), move |result| {
@@ -124,4 +142,61 @@ fn declare(admin: &Admin, declaration: Declaration) {
             warn!("{line} could not be declared again: {failure}");
         }
     });
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::link::Link;
+    use crate::transport::fake::{Call, dialled};
+    use crossbeam_channel::unbounded;
+
+    fn refused(code: u16) -> Result<(), Failure> {
+        let text = "as the test says".to_owned();
+        Err(Failure::Refused { code, text })
+    }
+
+    /// A user who may declare `free` only finds `there`, and not `missing`.
+    fn answer(call: Call, declaration: &Declaration) -> Result<(), Failure> {
+        match (call, declaration) {
+            (_, Declaration::Queue { name, .. }) if name == "free" => Ok(()),
+            (Call::Declare, _) => refused(403),
+            (Call::Check, Declaration::Queue { name, .. }) if name == "there" => Ok(()),
+            _ => refused(404),
+        }
+    }
+
+    #[test]
+    fn what_was_down_is_found_again_by_a_user_who_may_not_declare_it() {
+        let link = Link::start(dialled(answer), "test", &SystemClock, |_| {}).unwrap();
+        let admin = Admin::start(
+            link.clone(),
+            Duration::from_secs(10),
+            &SystemClock::shared(),
+        )
+        .unwrap();
+        let (find, findings) = unbounded();
+        let down = ["missing", "there", "free"].map(queue);
+        Questions::new(&admin, find.clone()).ask_again(&down);
+        drop(find);
+        let found: Vec<Declaration> = findings
+            .iter()
+            .map(|finding| match finding {
+                Finding::Declared(declaration) => declaration,
+                _ => panic!("nothing else was asked"),
+            })
+            .collect();
+        assert_eq!(found, ["there", "free"].map(queue));
+        link.kill();
+    }
+
+    fn queue(name: &str) -> Declaration {
+        Declaration::durable_queue(name, Headers::new())
+    }
 }

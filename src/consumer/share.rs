@@ -22,12 +22,19 @@ pub(super) fn check_source(admin: &Admin, queue: &str) -> Result<(), Error> {
     })
 }
 
-/// Declares the consumer's share. Returns what is on a cluster node that is down: it comes back with the node.
+/// Declares the consumer's share, `again` when it has consumed before. Returns what is on a cluster node that is down: it
+/// comes back with the node.
 pub(super) fn declare(
     admin: &Admin,
     queue: &str,
     ladder: &RetryLadder,
+    again: bool,
 ) -> Result<Vec<Declaration>, Error> {
     let share = consumer_share(queue, ladder);
-    admin.declare_all(&share, &[], &format!("consuming {queue:?}"))
+    let who = format!("consuming {queue:?}");
+    if again {
+        admin.declare_again(&share, &who)
+    } else {
+        admin.declare_all(&share, &[], &who)
+    }
 }

@@ -40,7 +40,6 @@ pub(super) fn start(
     let work = Work {
         queue: settings.queue.clone(),
         label: settings.label.clone(),
-        handler,
         policy: settings.policy.clone(),
         threshold: settings.threshold,
         longest_wait: settings.longest_wait,
@@ -53,7 +52,7 @@ pub(super) fn start(
     let consumer = Consumer(Arc::new(Shared {
         queue: settings.queue.clone(),
         control,
-        pool: Pool::new(work),
+        pool: Pool::new(work, handler),
         in_flight,
         running: AtomicBool::new(false),
         generation: Mutex::new(None),
@@ -62,6 +61,8 @@ pub(super) fn start(
         ended,
         end: Mutex::new(None),
         cancelled: AtomicBool::new(false),
+        reported: AtomicBool::new(false),
+        deadline: Mutex::new(None),
         recovered: Mutex::new(None),
         down: Mutex::new(Vec::new()),
         trouble: Mutex::new(None),
@@ -87,6 +88,7 @@ pub(super) fn start(
     clock
         .spawn(format!("rungmq-consumer-{label}"), Box::new(run))
         .map_err(|error| {
+            consumer.0.pool.close();
             Error::Configuration(format!("no consumer thread could be started: {error}"))
         })?;
     await_start(&consumer, &outcome, limit)?;
@@ -246,11 +248,14 @@ impl ConsumerThread {
             .map_err(refused)?;
         share::check_source(&uplink.admin, queue)?;
         if settings.declare {
-            memory.down = share::declare(&uplink.admin, queue, &settings.ladder)?;
+            let again = started.is_none();
+            memory.down = share::declare(&uplink.admin, queue, &settings.ladder, again)?;
             shared.show_down(&memory.down);
             let rungs = settings.ladder.rungs().iter().map(Rung::delay);
             memory.rungs = rungs.collect();
         }
+        // Should it hang in one of these calls, which have no limit, that is what health shows.
+        *shared.trouble.lock() = Some("the broker has not answered the subscription".to_owned());
         channel.limit_prefetch(settings.prefetch).map_err(refused)?;
         let subscription = channel.subscribe(queue).map_err(refused)?;
         info!("consuming {}", settings.label);
@@ -285,3 +290,11 @@ impl ConsumerThread {
         Ok(ending)
     }
 }
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests;

@@ -21,6 +21,7 @@ pub(crate) struct Task {
     beginning: OnceLock<Beginning>,
     waiting: AtomicBool,
     unwaited: AtomicBool,
+    stale: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -46,14 +47,22 @@ impl Task {
         self.waiting.store(waiting, Ordering::Release);
     }
 
+    /// Its channel is gone: the broker has it back already.
+    pub(super) fn become_stale(&self) {
+        self.stale.store(true, Ordering::Release);
+    }
+
     /// Its handler waits for a drain, so that no drain may wait for it.
     pub(super) fn is_unwaited(&self) -> bool {
         self.unwaited.load(Ordering::Acquire)
     }
 
-    /// `None` while no worker has taken it, and when nobody waits for it.
+    /// `None` while no worker has taken it, when nobody waits for it, and when its channel is gone.
     pub(super) fn stranded(&self, queue: &str) -> Option<StrandedDelivery> {
-        let beginning = self.beginning.get().filter(|_| !self.is_unwaited())?;
+        if self.is_unwaited() || self.stale.load(Ordering::Acquire) {
+            return None;
+        }
+        let beginning = self.beginning.get()?;
         Some(StrandedDelivery {
             queue: queue.to_owned(),
             message_id: beginning.opened.envelope.id().to_owned(),
@@ -201,4 +210,50 @@ pub(crate) fn do_not_wait_for_this_handler() -> Unwaited {
             marked: handling.as_ref().and_then(mark),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::envelope::Envelope;
+    use crate::headers::Headers;
+    use crate::properties::Properties;
+    use crate::transport::Delivery;
+
+    fn task(id: &str) -> Arc<Task> {
+        let delivery = Delivery {
+            tag: 1,
+            redelivered: false,
+            exchange: String::new(),
+            routing_key: "q".to_owned(),
+            properties: Properties::default(),
+            headers: Headers::new(),
+            body: Arc::default(),
+        };
+        let (properties, headers) = (&delivery.properties, &delivery.headers);
+        let envelope = Envelope::read(properties, headers, "q", 0, || id.to_owned());
+        let task = Arc::new(Task::default());
+        task.begin(Arc::new(Opened::new(delivery, envelope)));
+        task
+    }
+
+    #[test]
+    fn stranded_is_what_runs_unless_it_waits_or_its_channel_is_gone() {
+        let (in_flight, queue) = (InFlight::default(), Arc::from("q"));
+        let tasks = ["runs", "waits", "stale", "closes"].map(task);
+        let metrics = Metrics::default();
+        let started = tasks
+            .each_ref()
+            .map(|task| in_flight.begin(task, &queue, &metrics, 1));
+        let [_runs, waits, stale, closes] = &tasks;
+        waits.set_waiting(true);
+        stale.become_stale();
+        closes.unwaited.store(true, Ordering::Release);
+        assert_eq!(in_flight.len(), 4);
+        let stranded = in_flight.stranded("q");
+        assert_eq!(stranded.len(), 1, "{stranded:?}");
+        assert_eq!(stranded[0].message_id, "runs");
+        drop(started);
+        assert_eq!(in_flight.stranded("q"), []);
+    }
 }

@@ -1,9 +1,8 @@
 //! Declarations and checks, each on a throw-away channel, so that a refusal costs nobody else anything.
 
-use super::Link;
-use crate::clock::Clock;
+use super::{Link, Over, OverSignal, is_over};
+use crate::clock::{Clock, later, monotonic};
 use crate::declaration::Declaration;
-use crate::error::Error;
 use crate::threads;
 use crate::transport::{Channel, Failure};
 use crossbeam_channel::{
@@ -12,9 +11,8 @@ use crossbeam_channel::{
 use log::warn;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// How long a probe may take before the connection counts as dead.
 const PROBE: Duration = Duration::from_secs(2);
@@ -22,7 +20,7 @@ const PROBE: Duration = Duration::from_secs(2);
 const MOST_LEFT_BEHIND: usize = 4;
 
 /// One thing to ask of the broker.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Operation {
     Declare(Declaration),
     /// Whether the queue or exchange exists, whatever its arguments.
@@ -56,11 +54,11 @@ impl Admin {
     ) -> io::Result<Self> {
         let (jobs, inbox) = unbounded();
         let mut coordinator = Coordinator {
-            performer: Performer::start(&link, clock.as_ref())?,
+            performer: Some(Performer::start(&link, clock.as_ref())?),
             link: link.clone(),
             clock: clock.clone(),
             limit,
-            left: Arc::default(),
+            left: Vec::new(),
         };
         clock.spawn(
             "rungmq-admin".to_owned(),
@@ -90,35 +88,21 @@ impl Admin {
         self.submit(operation, move |result| drop(reply.send(result)));
         answer.recv().unwrap_or_else(|_| Err(self.link.lost()))
     }
-
-    /// Makes sure that what this user may not declare stands all the same; `refused` is the broker's answer to the
-    /// declaration. A binding cannot be asked for, and counts as standing.
-    pub(crate) fn check_instead(
-        &self,
-        declaration: &Declaration,
-        refused: Failure,
-    ) -> Result<(), Error> {
-        match self.call(Operation::Check(declaration.clone())) {
-            Ok(()) => Ok(()),
-            Err(failure) if failure.is_not_found() => Err(Error::broker(
-                format!("{declaration} does not exist, and this user may not declare it"),
-                refused,
-            )),
-            Err(failure) => Err(Error::broker(
-                format!("{declaration} could not be checked"),
-                failure,
-            )),
-        }
-    }
 }
 
 struct Coordinator {
-    performer: Performer,
+    /// None while as many threads are left behind as may be.
+    performer: Option<Performer>,
     link: Arc<Link>,
     clock: Arc<dyn Clock>,
     limit: Duration,
-    /// Threads in calls that the broker has not answered yet.
-    left: Arc<AtomicUsize>,
+    left: Vec<LeftBehind>,
+}
+
+/// A thread in a call that the broker has not answered yet.
+struct LeftBehind {
+    operation: Operation,
+    ended: OverSignal,
 }
 
 impl Coordinator {
@@ -144,86 +128,120 @@ impl Coordinator {
         (job.done)(result);
     }
 
+    /// A call that hangs costs its caller only, unless the whole connection has stopped answering.
     fn perform(&mut self, operation: Operation) -> Result<(), Failure> {
-        if self.link.is_gone() || self.performer.operations.send(operation).is_err() {
+        let performed = self.hand_over(operation);
+        if performed == Err(Failure::TimedOut) {
+            self.probe();
+        }
+        performed
+    }
+
+    fn hand_over(&mut self, operation: Operation) -> Result<(), Failure> {
+        self.left.retain(|left| !is_over(&left.ended));
+        // One thread is enough to wait for the same answer.
+        if self.left.iter().any(|left| left.operation == operation) {
+            return Err(Failure::TimedOut);
+        }
+        let limit = later(monotonic(), self.limit);
+        let performer = self.free_performer(limit)?;
+        if self.link.is_gone() || performer.operations.send(operation.clone()).is_err() {
             return Err(self.link.lost());
         }
         select_biased! {
-            recv(self.performer.results) -> result => result.unwrap_or_else(|_| Err(self.link.lost())),
+            recv(performer.results) -> result => match result {
+                Ok(result) => {
+                    self.performer = Some(performer);
+                    result
+                }
+                Err(_) => Err(self.link.lost()),
+            },
             recv(self.link.gone()) -> _ => Err(self.link.lost()),
-            default(self.limit) => {
-                self.leave_behind();
+            default(limit.saturating_duration_since(monotonic())) => {
+                let ended = performer.ended;
+                self.left.push(LeftBehind { operation, ended });
                 Err(Failure::TimedOut)
             }
         }
     }
 
-    /// A call that hangs costs its caller only, unless the whole connection has stopped answering.
-    fn leave_behind(&mut self) {
-        let left = self.performer.leave(&self.left);
-        let answers = left <= MOST_LEFT_BEHIND
-            && self.link.open_channel(PROBE).is_ok_and(|channel| {
-                self.close_elsewhere(channel);
-                true
-            });
-        match Performer::start(&self.link, self.clock.as_ref()) {
-            Ok(performer) if answers => self.performer = performer,
-            _ => {
+    fn free_performer(&mut self, limit: Instant) -> Result<Performer, Failure> {
+        if let Some(performer) = self.performer.take() {
+            return Ok(performer);
+        }
+        self.wait_for_room(limit)?;
+        Performer::start(&self.link, self.clock.as_ref()).map_err(|error| {
+            warn!("no thread could be started to ask the broker: {error}");
+            Failure::TimedOut
+        })
+    }
+
+    /// Until fewer threads than may be are left behind.
+    fn wait_for_room(&mut self, limit: Instant) -> Result<(), Failure> {
+        loop {
+            self.left.retain(|left| !is_over(&left.ended));
+            if self.left.len() < MOST_LEFT_BEHIND {
+                return Ok(());
+            }
+            let mut select = Select::new();
+            for left in &self.left {
+                select.recv(&left.ended);
+            }
+            let gone = select.recv(self.link.gone());
+            match select.ready_deadline(limit) {
+                Ok(index) if index == gone => return Err(self.link.lost()),
+                Ok(_) => {}
+                Err(_) => return Err(Failure::TimedOut),
+            }
+        }
+    }
+
+    /// Gives the connection up if it does not even open a channel. That none is left to be opened says nothing.
+    fn probe(&self) {
+        match self.link.open_channel(PROBE) {
+            Ok(channel) => self.close_elsewhere(channel),
+            Err(Failure::TimedOut) => {
                 warn!("the broker does not answer any more: the connection is given up");
                 self.link.kill();
             }
+            Err(_) => {}
         }
     }
 
     /// Closing a channel may hang like any other call, so not on the coordinator's thread.
     fn close_elsewhere(&self, channel: Box<dyn Channel>) {
-        let closing = move || drop(channel.close());
-        drop(
-            self.clock
-                .spawn("rungmq-probe".to_owned(), Box::new(closing)),
-        );
+        let closing = Box::new(move || drop(channel.close()));
+        drop(self.clock.spawn("rungmq-probe".to_owned(), closing));
     }
 }
 
-/// The thread that makes the calls, one after the other.
+/// The thread that makes the calls, one after the other. It ends when this is dropped, after the call that it is in.
 struct Performer {
     operations: Sender<Operation>,
     results: Receiver<Result<(), Failure>>,
-    /// Set when the thread has been left behind: whom it tells that it is back.
-    left: Arc<OnceLock<Arc<AtomicUsize>>>,
+    ended: OverSignal,
 }
 
 impl Performer {
     fn start(link: &Arc<Link>, clock: &dyn Clock) -> io::Result<Self> {
         let (operations, inbox) = unbounded();
         let (outbox, results) = unbounded();
-        let left: Arc<OnceLock<Arc<AtomicUsize>>> = Arc::default();
-        let (link, counter) = (link.clone(), left.clone());
+        let (over, ended) = Over::new();
+        let link = link.clone();
         let calls = move || {
             while let Some(operation) = next(&inbox) {
-                let result = perform(&link, &operation);
-                if let Some(left) = counter.get() {
-                    left.fetch_sub(1, Ordering::AcqRel);
-                    return;
-                }
-                if outbox.send(result).is_err() {
-                    return;
+                if outbox.send(perform(&link, &operation)).is_err() {
+                    break;
                 }
             }
+            drop(over);
         };
         clock.spawn("rungmq-admin-call".to_owned(), Box::new(calls))?;
         Ok(Self {
             operations,
             results,
-            left,
+            ended,
         })
-    }
-
-    /// Leaves the thread in the call that it makes; returns how many are left so, this one included.
-    fn leave(&self, count: &Arc<AtomicUsize>) -> usize {
-        let left = count.fetch_add(1, Ordering::AcqRel) + 1;
-        let _ = self.left.set(count.clone());
-        left
     }
 }
 
@@ -249,3 +267,11 @@ fn perform(link: &Link, operation: &Operation) -> Result<(), Failure> {
     }
     channel.close()
 }
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests;

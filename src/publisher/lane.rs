@@ -12,6 +12,9 @@ const WINDOW: usize = 256;
 /// and at most this many bytes of bodies; a larger message goes alone.
 const WINDOW_BYTES: usize = 32 * 1024 * 1024;
 
+/// How often a channel that refuses is replaced at most: a full queue refuses on every channel.
+const RENEW_AFTER: Duration = Duration::from_secs(5);
+
 /// A confirm channel that is ready for use.
 #[derive(Debug)]
 pub(super) struct ConfirmChannel {
@@ -27,6 +30,9 @@ pub(super) struct Lane {
     /// Copies whose channel the broker closed with a reply code: one of them is the reason, so each goes alone.
     suspects: VecDeque<Job>,
     suspect_in_flight: bool,
+    /// Something was refused on the open channel.
+    nacked: bool,
+    renewed: Option<Instant>,
     tracker: Tracker<(Waiter, Instant)>,
     confirm_timeout: Duration,
     window: usize,
@@ -40,6 +46,8 @@ impl Lane {
             waiting: VecDeque::new(),
             suspects: VecDeque::new(),
             suspect_in_flight: false,
+            nacked: false,
+            renewed: None,
             tracker: Tracker::new(),
             confirm_timeout,
         }
@@ -83,6 +91,22 @@ impl Lane {
         ghosts >= self.window.div_ceil(2)
             || bytes >= WINDOW_BYTES / 2
             || self.suspect_in_flight && ghosts > 0
+    }
+
+    /// Whether the next message had better go on a new channel. RabbitMQ 3.10 goes on refusing on a channel whose publish
+    /// met the death of a quorum queue's leader, until that node is back, and on another channel it does not.
+    pub(super) fn is_spent(&self) -> bool {
+        self.nacked
+            && self.has_waiting()
+            && !self.has_outstanding()
+            && self.renewed.is_none_or(|at| at.elapsed() >= RENEW_AFTER)
+    }
+
+    /// Gives up the channel, on which nobody waits for an answer.
+    pub(super) fn renew(&mut self) {
+        self.lose();
+        self.nacked = false;
+        self.renewed = Some(monotonic());
     }
 
     /// The exchange of a message whose limit has passed.
@@ -181,7 +205,10 @@ impl Lane {
                 let result = match answer {
                     Answer::Confirmed => PublishResult::Confirmed,
                     Answer::Returned(text) => PublishResult::Unroutable(text),
-                    Answer::Nacked => PublishResult::Nacked,
+                    Answer::Nacked => {
+                        self.nacked = true;
+                        PublishResult::Nacked
+                    }
                 };
                 answered(waiter, since, result, message);
             }
@@ -199,19 +226,19 @@ impl Lane {
     }
 
     /// The broker closed the channel over one of the messages in flight. A single one is the culprit and is returned;
-    /// several copies are tried again, one at a time, and of several callers' publishes nobody knows.
+    /// several copies are tried again, one at a time, and of several callers' publishes nobody knows. A ghost counts: it may
+    /// be the culprit too.
     pub(super) fn channel_closed(&mut self, text: &str) -> Vec<(Waiter, Instant, PublishResult)> {
         self.open = None;
-        let mut outstanding = self.tracker.take();
         self.suspect_in_flight = false;
-        if outstanding.len() == 1 {
-            let ended = outstanding.remove(0);
-            let (waiter, since) = ended.0;
-            return vec![(waiter, since, PublishResult::ChannelClosed(text.to_owned()))];
-        }
+        let alone = self.tracker.len() == 1;
         let mut ended = Vec::new();
-        for ((waiter, since), message) in outstanding {
+        for ((waiter, since), message) in self.tracker.take() {
             match waiter {
+                _ if alone => {
+                    let result = PublishResult::ChannelClosed(text.to_owned());
+                    ended.push((waiter, since, result));
+                }
                 Waiter::Consumer { .. } => self.suspects.push_back(Job {
                     message,
                     since,
@@ -268,3 +295,6 @@ fn is_wanted(waiter: &Waiter) -> bool {
         Waiter::Caller(reply) => reply.claim(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -200,6 +200,11 @@ impl Planner {
             }
             let what = format!("the argument of the queue {name},");
             self.problems.check_length(&what, argument);
+            if value.has_nan() {
+                self.problems.add(format!(
+                    "the queue {name} sets {argument} to NaN, which no declaration of it would ever be equal to"
+                ));
+            }
             if argument == QUEUE_TYPE {
                 self.problems.add(match value.as_str() {
                     Some("stream") => format!(

@@ -1,6 +1,6 @@
 use super::*;
 use crate::declaration::Declaration;
-use crate::headers::Headers;
+use crate::headers::{HeaderValue, Headers};
 use crate::retry::{RetryLadder, RetryPolicy};
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -226,6 +226,20 @@ fn wrong_flags() {
         problem(q().dead_letter().argument("x-dead-letter-exchange", "a")),
         r#"the queue "q" sets x-dead-letter-exchange as an argument, and dead_letter() sets it too"#
     );
+}
+
+#[test]
+fn an_argument_that_is_not_a_number_is_refused_wherever_it_stands() {
+    let nested = HeaderValue::Array(vec![f32::NAN.into()]);
+    let table = Headers::from_iter([("deep", nested.clone())]);
+    for value in [f64::NAN.into(), nested, table.into()] {
+        assert_eq!(
+            problem(Queue::new("q").argument("x-odd", value)),
+            r#"the queue "q" sets x-odd to NaN, which no declaration of it would ever be equal to"#
+        );
+    }
+    let number = Queue::new("q").argument("x-odd", HeaderValue::from(1.5_f64));
+    assert!(Topology::new().queue(number).plan().is_ok());
 }
 
 #[test]

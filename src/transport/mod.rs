@@ -8,6 +8,8 @@
 
 mod activity;
 pub(crate) mod amqp;
+#[cfg(test)]
+pub(crate) mod fake;
 pub(crate) mod memory;
 
 pub(crate) use self::activity::Activity;

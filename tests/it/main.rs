@@ -6,6 +6,8 @@
 )]
 
 mod bounds;
+mod chaos;
+mod cluster;
 mod conflicts;
 mod contract;
 mod delivery;

@@ -3,12 +3,13 @@
 use amiquip::AmqpProperties;
 use log::Level;
 use rungmq::{
-    Ack, Connection, Consumer, Error, ExchangeKind, Queue, RetryLadder, RetryPolicy, Topology,
+    Ack, Connection, Consumer, Error, ExchangeKind, HealthStatus, Queue, RetryLadder, RetryPolicy,
+    Topology,
 };
 use std::time::Duration;
 
 use crate::harness::only_on_rabbitmq;
-use crate::harness::{Vhost, logs, secs};
+use crate::harness::{Vhost, logs, secs, wait_until};
 use crate::support::{Any, Calls, Declared, connect};
 
 const THRESHOLD: Duration = Duration::from_millis(500);
@@ -284,5 +285,46 @@ fn what_is_on_a_cluster_node_that_is_down_is_a_warning_for_a_consumer() {
     vhost.lose("p6");
     let error = consume(&mq, "p6", &calls).unwrap_err();
     assert!(error.is_not_found(), "{error:?}");
+    mq.close().unwrap();
+}
+
+#[test]
+fn without_configure_rights_a_consumer_comes_back_while_the_node_of_its_dead_letters_is_down() {
+    logs::capture();
+    let vhost = Vhost::new();
+    let owner = connect(&vhost);
+    topology("p7").apply(&owner).unwrap();
+    owner.close().unwrap();
+    let mq = connect_as(&vhost, "^$", ".*", ".*");
+    let calls = Calls::default();
+    let consumer = consume(&mq, "p7", &calls).unwrap();
+    let lost = ["p7.dlq", "p7.retry.1s"];
+    lost.iter().for_each(|queue| vhost.lose(queue));
+    vhost.close_connections();
+    wait_until(
+        secs(20),
+        "it consumes, and health names what is lost",
+        || {
+            let health = mq.health();
+            let detail = health.detail.unwrap_or_default();
+            consumer.is_running()
+                && health.status == HealthStatus::Degraded
+                && lost.iter().all(|queue| detail.contains(queue))
+        },
+    );
+    for queue in lost {
+        let lines = logs::captured_with(Level::Warn, &format!("queue {queue:?}"));
+        assert!(
+            lines.iter().any(|line| line.contains("may not declare")),
+            "{lines:#?}"
+        );
+    }
+    vhost.raw().send("p7", "1", AmqpProperties::default());
+    calls.wait_for(1, secs(20));
+    // One that starts does not know whether they ever stood.
+    refused(
+        &consume(&mq, "p7", &calls).unwrap_err(),
+        &["queue \"p7.dlq\"", "does not exist"],
+    );
     mq.close().unwrap();
 }

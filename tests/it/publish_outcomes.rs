@@ -1,5 +1,6 @@
 //! How a publish ends while the broker is well, and that one caller's mistake is nobody else's.
 
+use std::collections::BTreeSet;
 use std::thread;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use amiquip::{AmqpProperties, AmqpValue};
 use rungmq::{Ack, HeaderValue, Headers, Message, Publish};
 
 use crate::harness::wait::timed;
-use crate::harness::{Vhost, secs, table};
+use crate::harness::{Raw, Vhost, secs, table};
 use crate::observed::{Observed, SOON, diary, fixed};
 
 /// AMQP's limit for names, keys, ids and header names, in bytes.
@@ -94,10 +95,8 @@ fn a_missing_exchange_disturbs_no_copy() {
     assert_eq!(vhost.raw().count("q.dlq"), 100);
 }
 
-#[test]
-fn a_queue_that_is_full_refuses() {
-    let vhost = Vhost::new();
-    let raw = vhost.raw();
+/// Declares the queue `full`, which refuses what is more than one message.
+fn full(raw: &Raw) {
     let arguments = [
         ("x-max-length", AmqpValue::LongLongInt(1)),
         (
@@ -106,6 +105,13 @@ fn a_queue_that_is_full_refuses() {
         ),
     ];
     raw.queue("full", table(arguments));
+}
+
+#[test]
+fn a_queue_that_is_full_refuses() {
+    let vhost = Vhost::new();
+    let raw = vhost.raw();
+    full(&raw);
     let service = Observed::on(&vhost);
     service.mq.publish("", "full", &1).unwrap();
     let error = service.mq.publish("", "full", &2).unwrap_err();
@@ -117,6 +123,33 @@ fn a_queue_that_is_full_refuses() {
     raw.purge("full");
     service.mq.publish("", "full", &3).unwrap();
     assert_eq!(raw.get("full").unwrap().text(), "3");
+}
+
+#[test]
+fn after_a_refusal_the_next_message_goes_on_a_new_channel() {
+    let vhost = Vhost::new();
+    let raw = vhost.raw();
+    full(&raw);
+    let service = Observed::on(&vhost);
+    // The first to an exchange goes on another channel than those that follow.
+    for payload in 1..=2 {
+        service.mq.publish("", "full", &payload).unwrap();
+        raw.purge("full");
+    }
+    let channels = || {
+        let pids = vhost.list_channels(&["pid"]).into_iter();
+        pids.map(|row| row["pid"].to_string())
+            .collect::<BTreeSet<_>>()
+    };
+    raw.send("full", "in the way", AmqpProperties::default());
+    let error = service.mq.publish("", "full", &3).unwrap_err();
+    assert!(error.is_refused(), "{error}");
+    raw.purge("full");
+    let before = channels();
+    service.mq.publish("", "full", &4).unwrap();
+    let after = channels();
+    assert_eq!(after.len(), before.len());
+    assert_eq!(after.difference(&before).count(), 1);
 }
 
 #[test]

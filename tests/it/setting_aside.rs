@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rungmq::{Ack, Connection, Message, SetAsideFailure};
+use rungmq::{Ack, Connection, HealthStatus, Message, SetAsideFailure};
 use serde_json::json;
 
 use crate::harness::wait::let_pass;
@@ -80,6 +80,27 @@ fn is_declared_again(
     // Its text differs between versions.
     assert!(row["type"].to_string().contains("classic"), "{row:?}");
     wait_until_empty(vhost, "q");
+}
+
+#[test]
+fn a_queue_whose_node_is_back_is_asked_for_when_a_copy_lands_there() {
+    let vhost = Vhost::new();
+    let service = Observed::on(&vhost);
+    service.declare(&fixed(1, 0.0));
+    let _read = consume(&service, SetAsideFailure::Reject);
+    vhost.lose("q.dlq");
+    service.mq.publish("", "q", &1).unwrap();
+    wait_until(SOON, "health names what is down", || {
+        let health = service.mq.health();
+        let detail = health.detail.unwrap_or_default();
+        health.status == HealthStatus::Degraded && detail.contains("q.dlq")
+    });
+    vhost.find("q.dlq");
+    vhost.raw().wait_for_count("q.dlq", 1, SOON);
+    // Long before the consumer asks by itself.
+    wait_until(secs(10), "health is up", || {
+        service.mq.health().status == HealthStatus::Up
+    });
 }
 
 /// A user who may configure nothing from now on.

@@ -114,21 +114,23 @@ pub(crate) fn status(process: &str, field: &str) -> u64 {
     value.and_then(|value| value.parse().ok()).unwrap()
 }
 
-/// Built with the tests, unless only this test binary was asked for.
 fn program() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let program = || {
-        let test = std::env::current_exe().unwrap();
-        let profile = test.ancestors().nth(2).unwrap();
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--locked", "--example", "worker"])
-            .arg("--target-dir")
-            .arg(profile.parent().unwrap())
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .unwrap();
-        assert!(built.success(), "the example worker could not be built");
-        profile.join("examples/worker")
-    };
-    BUILT.get_or_init(program).clone()
+    BUILT.get_or_init(|| build_example("worker")).clone()
+}
+
+/// Built with the tests, unless only this test binary was asked for.
+#[track_caller]
+pub(crate) fn build_example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.ancestors().nth(2).unwrap();
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--locked", "--example", name])
+        .arg("--target-dir")
+        .arg(profile.parent().unwrap())
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .status()
+        .unwrap();
+    assert!(built.success(), "the example {name} could not be built");
+    profile.join("examples").join(name)
 }

@@ -71,12 +71,12 @@ fn links_that_die_before_they_are_taken_in_count_as_failed_attempts() {
         vec![transport.clone()],
         limit,
         sockets.clone(),
-        Arc::new(SystemClock),
+        SystemClock::shared(),
     );
     let dialler = Arc::new(dialler);
     let backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(10));
     let (publisher, publisher_ended) = Publisher::start(PublisherSettings {
-        clock: Arc::new(SystemClock),
+        clock: SystemClock::shared(),
         dialler: dialler.clone(),
         metrics: Metrics::default(),
         confirm_timeout: limit,
@@ -88,7 +88,7 @@ fn links_that_die_before_they_are_taken_in_count_as_failed_attempts() {
     .unwrap();
     let commands = unbounded();
     let uplink = open_uplink(&dialler, limit, 0, &commands.0).unwrap();
-    let status = Status::new(commands.0.clone(), uplink.clone(), Arc::new(SystemClock));
+    let status = Status::new(commands.0.clone(), uplink.clone(), SystemClock::shared());
     let supervisor = Supervisor {
         commands,
         status: status.clone(),
@@ -96,7 +96,7 @@ fn links_that_die_before_they_are_taken_in_count_as_failed_attempts() {
         sockets,
         publisher,
         publisher_ended,
-        clock: Arc::new(SystemClock),
+        clock: SystemClock::shared(),
         metrics: Metrics::default(),
         call_timeout: limit,
         backoff,
@@ -124,6 +124,6 @@ fn links_that_die_before_they_are_taken_in_count_as_failed_attempts() {
     }
     assert_eq!(status.phase(), Phase::Up);
     status
-        .close(Deadline::within(limit), limit)
+        .close(Deadline::within(limit))
         .expect("nothing is left behind");
 }

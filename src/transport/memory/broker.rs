@@ -25,6 +25,27 @@ use std::time::{Duration, Instant};
 /// There are four groups of methods: making it, looking at what is [in it](Self::queues), doing what
 /// [another client](Self::publish) could do, and letting things [go wrong](Self::drop_connections). The guide to
 /// [testing](crate::docs::testing) has examples.
+///
+/// # What it does not model
+///
+/// * Streams: declaring one is refused with 540.
+/// * Clusters, policies, more than one virtual host, users other than `guest` and their permissions (but see
+///   [`refuse`](Self::refuse)).
+/// * At-least-once dead-lettering: `x-dead-letter-strategy` is checked, and the messages go at most once.
+/// * Exchanges bound to exchanges, exchanges that delete themselves, transactions, direct reply-to (a message that asks for it
+///   is refused, as by a broker on whose channel nobody consumes the replies), consumers with priorities or exclusive ones,
+///   consuming without acknowledgements.
+/// * The limit on the time that a consumer may hold a message (`consumer_timeout`).
+/// * Latency: a confirm, or a message that has left one queue for another, is there at once. A quorum queue with
+///   `reject-publish` tells its publishers at once that it is full, so that they get one message too many into it, not
+///   several; `x-expires` of a quorum queue is exact, where RabbitMQ looks every few seconds.
+/// * Races: queues that one message goes to take it in the order of their names, one after the other, where RabbitMQ's do so
+///   side by side.
+/// * Arguments that make the real one crash (a nonsensical `x-queue-master-locator`, an `x-death` header whose entries are no
+///   tables) are passed over.
+/// * Queue names with line breaks, and the empty name for "the queue declared last on this channel".
+/// * When several consumers of one channel hold messages of a quorum queue and the channel ends, they come back in the order
+///   in which the consumers began; on 3.x that order is a random one.
 #[derive(Clone)]
 pub struct Broker(Arc<Shared>);
 
@@ -44,6 +65,14 @@ pub(super) struct Shared {
     hub: Mutex<Hub>,
     /// Dropped with the broker, which ends the timer thread.
     changed: Sender<()>,
+}
+
+/// When the timer thread is wanted next.
+pub(super) struct Due {
+    /// Something is over then, by the broker's clock.
+    pub(super) over: Option<Instant>,
+    /// Something slow is read then, in real time.
+    pub(super) read: Option<Instant>,
 }
 
 impl Broker {
@@ -114,12 +143,12 @@ impl Shared {
 
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut Hub, Moment) -> R) -> R {
         let mut hub = self.hub.lock();
-        let (before, links) = (hub.due(), hub.wires.len());
+        let before = (hub.due(), hub.next_read(), hub.wires.len());
         let at = self.moment();
         hub.expire(at);
         let result = work(&mut hub, at);
         hub.read(at);
-        let is_moved = hub.due() != before || hub.wires.len() != links;
+        let is_moved = (hub.due(), hub.next_read(), hub.wires.len()) != before;
         drop(hub);
         if is_moved {
             // One token is enough: the timer looks at everything.
@@ -135,11 +164,16 @@ impl Shared {
         }
     }
 
-    /// Lets everything go that is over, and says when there is more.
-    pub(super) fn expire(&self) -> Option<Instant> {
+    /// Lets everything go that is over, reads what a slow broker has come to, and says when there is more of both.
+    pub(super) fn look(&self) -> Due {
         let mut hub = self.hub.lock();
-        hub.expire(self.moment());
-        hub.due()
+        let at = self.moment();
+        hub.expire(at);
+        hub.read(at);
+        Due {
+            over: hub.due(),
+            read: hub.next_read(),
+        }
     }
 
     /// How often heartbeats are sent, if any link has them.

@@ -14,6 +14,9 @@ use crate::headers::Headers;
 use crate::properties::Properties;
 use crate::transport::{Body, Outgoing};
 
+/// Who is meant by "another client": no link has this number.
+const OUTSIDE: Option<LinkId> = Some(LinkId(0));
+
 const DURABLE: QueueFlags = QueueFlags {
     durable: true,
     exclusive: false,
@@ -52,8 +55,10 @@ impl Broker {
     ///
     /// [`Error::Broker`] when an argument is not valid, or the queue exists and is different.
     pub fn declare_queue(&self, name: &str, arguments: &Headers) -> Result<(), Error> {
-        let declared =
-            self.with(|hub, at| hub.state.declare_queue(name, DURABLE, arguments, None, at));
+        let declared = self.with(|hub, at| {
+            hub.state
+                .declare_queue(name, DURABLE, arguments, OUTSIDE, at)
+        });
         declared.map_err(refused("another client declares a queue"))
     }
 
@@ -70,7 +75,7 @@ impl Broker {
     pub fn delete_queue_if_empty(&self, name: &str) -> bool {
         self.with(|hub, at| {
             let queue = hub.state.queues.get(name);
-            let Some(queue) = queue.filter(|queue| queue.ready.len() == 0) else {
+            let Some(queue) = queue.filter(|queue| queue.ready.is_empty()) else {
                 return false;
             };
             let owner = queue.owner;
@@ -184,7 +189,7 @@ impl Broker {
         arguments: &Headers,
     ) -> Result<(), Error> {
         let binding = binding(queue, routing_key, arguments);
-        let bound = self.with(|hub, _| hub.state.bind(exchange, binding, None));
+        let bound = self.with(|hub, _| hub.state.bind(exchange, binding, OUTSIDE));
         bound.map_err(refused("another client binds a queue"))
     }
 
@@ -201,7 +206,7 @@ impl Broker {
         arguments: &Headers,
     ) -> Result<(), Error> {
         let binding = binding(queue, routing_key, arguments);
-        let unbound = self.with(|hub, _| hub.state.unbind(exchange, &binding, None));
+        let unbound = self.with(|hub, _| hub.state.unbind(exchange, &binding, OUTSIDE));
         unbound.map_err(refused("another client unbinds a queue"))
     }
 }

@@ -6,6 +6,7 @@ use super::refusal::Refusal;
 use super::state::LinkId;
 use super::wire::Operation;
 use crate::transport::{Failure, LinkEvent};
+use std::time::Duration;
 
 /// What a user can be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub(super) struct Faults {
     pub(super) muted: bool,
     /// Why it does not read publishes.
     pub(super) alarm: Option<String>,
+    /// How long it takes to come to what is sent.
+    pub(super) latency: Option<Duration>,
     refused: Vec<Right>,
     drop: Option<Drop>,
     drop_now: bool,
@@ -230,6 +233,14 @@ impl Broker {
     /// The node of a lost queue is back, and the queue with its messages. One that is not lost stays as it is.
     pub fn find_queue(&self, name: &str) {
         self.with(|hub, at| hub.state.find_queue(name, at));
+    }
+
+    /// Reads whatever is sent only after `latency`, in real time: declarations, publishes, acknowledgements. `Duration::ZERO` makes
+    /// the broker quick again. A test clock waits until all of it has been read.
+    pub fn slow_down(&self, latency: Duration) {
+        self.with(|hub, _| {
+            hub.faults.latency = (!latency.is_zero()).then_some(latency);
+        });
     }
 
     /// Refuses the user something, with 403.

@@ -33,7 +33,7 @@ impl Broker {
         BrokerBuilder {
             name: None,
             profile: Profile::default(),
-            clock: Arc::new(SystemClock),
+            clock: SystemClock::shared(),
         }
     }
 

@@ -6,6 +6,7 @@ use super::refusal::Refusal;
 use super::state::settle::Verdict;
 use super::state::{ChannelId, Effect, LinkId, Moment, State};
 use super::wire::{Answer, Client, Operation, Port, Reply, Request, Wire};
+use crate::clock::{later, monotonic};
 use crate::transport::{Failure, LinkEvent};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -40,17 +41,19 @@ impl Hub {
         self.state.due().filter(|_| !self.faults.frozen)
     }
 
-    /// Lets everything go whose time was over by now, one after the other in the order of time: a clock that a test moves may
-    /// have jumped over several.
+    /// When a slow broker reads what was sent next, in real time.
+    pub(super) fn next_read(&self) -> Option<Instant> {
+        let readable = self.wires.values().filter(|wire| !wire.blocked);
+        let fronts = readable.filter_map(|wire| wire.inbox.front()?.readable_at);
+        fronts.min().filter(|_| !self.faults.frozen)
+    }
+
+    /// Lets everything go that is over, unless the broker is frozen.
     pub(super) fn expire(&mut self, at: Moment) {
-        while let Some(due) = self.due().filter(|due| *due <= at.now) {
-            let late = i64::try_from((at.now - due).as_millis()).unwrap_or(i64::MAX);
-            self.state.expire(Moment {
-                now: due,
-                epoch_millis: at.epoch_millis.saturating_sub(late),
-            });
+        if !self.faults.frozen {
+            self.state.expire(at);
+            self.send();
         }
-        self.send();
     }
 
     /// Takes an operation in; it is read when its turn comes.
@@ -66,8 +69,10 @@ impl Hub {
             if let Some(client) = &wire.client {
                 client.activity.note_write();
             }
+            let latency = self.faults.latency;
             wire.inbox.push_back(Request {
                 number: self.last_request,
+                readable_at: latency.map(|latency| later(monotonic(), latency)),
                 channel,
                 operation,
                 // A client that was cut while it asked hears nothing.
@@ -99,7 +104,7 @@ impl Hub {
         }
         let readable = self.wires.iter_mut().filter(|(_, wire)| !wire.blocked);
         let (link, wire) = readable
-            .filter(|(_, wire)| !wire.inbox.is_empty())
+            .filter(|(_, wire)| wire.inbox.front().is_some_and(Request::is_readable))
             .min_by_key(|(_, wire)| wire.inbox.front().map(|request| request.number))?;
         Some((*link, wire.inbox.pop_front()?))
     }
@@ -107,6 +112,7 @@ impl Hub {
     fn obey(&mut self, link: LinkId, request: Request, at: Moment) {
         let Request {
             number,
+            readable_at,
             channel,
             operation,
             reply,
@@ -117,6 +123,7 @@ impl Hub {
             if let Some(wire) = self.wires.get_mut(&link) {
                 wire.inbox.push_front(Request {
                     number,
+                    readable_at,
                     channel,
                     operation,
                     reply,

@@ -143,3 +143,11 @@ pub(super) fn within_ttl(number: i128) -> Result<u64, String> {
         _ => Err(format!("{{value_too_large,{number}}}")),
     }
 }
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests;

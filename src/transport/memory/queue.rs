@@ -278,3 +278,11 @@ impl Queue {
         self.last_used.checked_add(self.settings.expires?)
     }
 }
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests;

@@ -67,3 +67,16 @@ pub(super) fn queue(name: &str) -> String {
 pub(super) fn exchange(name: &str) -> String {
     format!("exchange '{name}' in vhost '/'")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_to_what_a_frame_can_say() {
+        let refusal = Refusal::not_found("ä".repeat(200));
+        assert_eq!(refusal.text.len(), 254, "the last ä does not fit");
+        let failure = Failure::from(refusal);
+        assert!(failure.is_not_found());
+    }
+}

@@ -43,7 +43,7 @@ pub(crate) fn named(name: &str, profile: Option<Profile>) -> Result<Broker, Stri
     let broker = start(
         name.to_owned(),
         profile.unwrap_or_default(),
-        Arc::new(SystemClock),
+        SystemClock::shared(),
     )?;
     brokers.insert(name.to_owned(), Entry::Kept(broker.clone()));
     Ok(broker)
@@ -84,13 +84,13 @@ mod tests {
         assert_eq!(named(&name, None).unwrap().profile(), Profile::V3_10);
         let error = named(&name, Some(Profile::V4_0)).unwrap_err();
         assert!(error.contains("3.10"), "{error}");
-        assert!(make(Some(name), Profile::V4_0, Arc::new(SystemClock)).is_err());
+        assert!(make(Some(name), Profile::V4_0, SystemClock::shared()).is_err());
     }
 
     #[test]
     fn what_a_test_made_ends_with_its_last_handle() {
         let name = new_id();
-        let make = |profile| make(Some(name.clone()), profile, Arc::new(SystemClock));
+        let make = |profile| make(Some(name.clone()), profile, SystemClock::shared());
         let first = make(Profile::V3_10).unwrap();
         assert!(make(Profile::V4_0).is_err());
         assert_eq!(named(&name, None).unwrap().profile(), Profile::V3_10);

@@ -25,7 +25,7 @@ pub(super) fn broker() -> Broker {
 }
 
 pub(super) fn broker_of(profile: Profile) -> Broker {
-    Broker::start("test", profile, Arc::new(SystemClock)).unwrap()
+    Broker::start("test", profile, SystemClock::shared()).unwrap()
 }
 
 pub(super) fn transport(broker: &Broker) -> MemoryTransport {

@@ -1,6 +1,6 @@
 //! The broker's own thread: it waits until something is over, and then has the broker look.
 
-use super::broker::Shared;
+use super::broker::{Due, Shared};
 use crate::clock::{Clock, Timer};
 use crate::threads;
 use crossbeam_channel::{Receiver, Select, TryRecvError, never, tick};
@@ -35,16 +35,16 @@ enum Woken {
 fn run(
     broker: &Weak<Shared>,
     pulse: &mut Pulse,
-    wait: &mut dyn FnMut(Option<Instant>, &Receiver<Instant>) -> Woken,
+    wait: &mut dyn FnMut(&Due, &Receiver<Instant>) -> Woken,
 ) {
     loop {
         let Some(shared) = broker.upgrade() else {
             return;
         };
-        let due = shared.expire();
+        let due = shared.look();
         pulse.set(shared.heartbeat());
         drop(shared);
-        match wait(due, &pulse.beats) {
+        match wait(&due, &pulse.beats) {
             Woken::Look => {}
             Woken::Beat => {
                 if let Some(shared) = broker.upgrade() {
@@ -56,19 +56,18 @@ fn run(
     }
 }
 
-/// Waits for the next thing to be over, for a change, or for the next heartbeat.
-fn wait(
-    clock: &dyn Clock,
-    due: Option<Instant>,
-    beats: &Receiver<Instant>,
-    changes: &Receiver<()>,
-) -> Woken {
-    let over = due.map_or_else(Timer::never, |due| clock.at(due));
+/// Waits for the next thing to be over or read, for a change, or for the next heartbeat.
+fn wait(clock: &dyn Clock, due: &Due, beats: &Receiver<Instant>, changes: &Receiver<()>) -> Woken {
+    let over = due.over.map_or_else(Timer::never, |over| clock.at(over));
     let mut select = Select::new();
     select.recv(changes);
     select.recv(&over);
     select.recv(beats);
-    threads::ready(select, None);
+    match due.read {
+        // That is work to do, which a test clock waits for.
+        Some(read) => drop(select.ready_deadline(read)),
+        None => threads::ready(select, None),
+    }
     if beats.try_recv().is_ok() {
         return Woken::Beat;
     }

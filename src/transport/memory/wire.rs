@@ -1,6 +1,7 @@
 //! The client's end of a link: what it has sent that nobody has read yet, and where what it receives goes.
 
 use super::state::{ChannelId, ConsumerId, Effect};
+use crate::clock::monotonic;
 use crate::declaration::Declaration;
 use crate::transport::{
     Activity, Confirm, Delivery, Failure, Incoming, LinkEvent, Outgoing, Returned,
@@ -9,7 +10,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One thing that a client asks for, or tells.
 #[derive(Debug)]
@@ -59,9 +60,18 @@ pub(super) type Reply = Sender<Result<Answer, Failure>>;
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) number: u64,
+    /// Not read before this, in real time; at once when there is none.
+    pub(super) readable_at: Option<Instant>,
     pub(super) channel: Option<ChannelId>,
     pub(super) operation: Operation,
     pub(super) reply: Option<Reply>,
+}
+
+impl Request {
+    pub(super) fn is_readable(&self) -> bool {
+        self.readable_at
+            .is_none_or(|readable_at| readable_at <= monotonic())
+    }
 }
 
 /// Why a channel or link is gone, as its owner finds out.

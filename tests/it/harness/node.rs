@@ -341,8 +341,19 @@ impl Node {
     /// meanwhile, because its client lost another one, is no failure.
     #[track_caller]
     pub(crate) fn close_connections(&self, vhost: &str) -> usize {
+        self.close_connections_that(vhost, "true")
+    }
+
+    /// The same for about half of them; `salt` says which.
+    #[track_caller]
+    pub(crate) fn close_some_connections(&self, vhost: &str, salt: u32) -> usize {
+        self.close_connections_that(vhost, &format!("erlang:phash2({{{salt}, P}}, 2) == 0"))
+    }
+
+    #[track_caller]
+    fn close_connections_that(&self, vhost: &str, condition: &str) -> usize {
         let erlang = format!(
-            "P = [P || [{{pid, P}}, {{vhost, {}}}] <- rabbit_networking:connection_info_all([pid, vhost])], \
+            "P = [P || [{{pid, P}}, {{vhost, {}}}] <- rabbit_networking:connection_info_all([pid, vhost]), {condition}], \
              [catch rabbit_networking:close_connection(C, \"closed by the test\") || C <- P], length(P)",
             binary(vhost)
         );
@@ -381,6 +392,12 @@ impl Node {
     pub(crate) fn kill_9(&self) {
         self.own();
         self.order("kill");
+    }
+
+    /// Has queues and policies written down, which a kill within about a second would undo, with the messages in new queues.
+    #[track_caller]
+    pub(crate) fn sync_metadata(&self) {
+        self.eval("catch mnesia:sync_log()");
     }
 
     /// Starts the broker again after [`Node::kill_9`], on the same port and data.

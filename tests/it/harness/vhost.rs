@@ -92,10 +92,47 @@ impl<'n> Vhost<'n> {
     #[track_caller]
     pub(crate) fn lose(&self, queue: &str) {
         self.node.eval_ok(&format!(
-            "mnesia:dirty_delete(rabbit_queue, rabbit_misc:r({}, queue, {}))",
+            "R = rabbit_misc:r({}, queue, {}), [Q] = mnesia:dirty_read(rabbit_queue, R), persistent_term:put(R, Q), \
+             mnesia:dirty_delete(rabbit_queue, R)",
             binary(&self.name),
             binary(queue)
         ));
+    }
+
+    /// Brings back a queue after [`Vhost::lose`].
+    #[track_caller]
+    pub(crate) fn find(&self, queue: &str) {
+        self.node.eval_ok(&format!(
+            "mnesia:dirty_write(rabbit_queue, persistent_term:get(rabbit_misc:r({}, queue, {})))",
+            binary(&self.name),
+            binary(queue)
+        ));
+    }
+
+    /// Has the process of a classic queue answer nobody, or go on.
+    #[track_caller]
+    pub(crate) fn suspend(&self, queue: &str, suspend: bool) {
+        let verb = if suspend { "suspend" } else { "resume" };
+        self.node.eval_ok(&format!(
+            "{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r({}, queue, {})), sys:{verb}(amqqueue:get_pid(Q))",
+            binary(&self.name),
+            binary(queue)
+        ));
+    }
+
+    /// Deletes those of `queues` that are there and empty; returns which that were.
+    #[track_caller]
+    pub(crate) fn delete_empty(&self, queues: &[String]) -> Vec<String> {
+        let names: Vec<_> = queues.iter().map(|name| binary(name)).collect();
+        let erlang = format!(
+            "Gone = fun(N) -> case rabbit_amqqueue:lookup(rabbit_misc:r({}, queue, N)) of \
+               {{ok, Q}} -> element(1, rabbit_amqqueue:delete(Q, false, true, <<\"test\">>)) == ok; _ -> false end end, \
+             lists:join(\" \", [N || N <- [{}], Gone(N)])",
+            binary(&self.name),
+            names.join(", ")
+        );
+        let deleted = self.node.eval_text(&erlang);
+        deleted.split_whitespace().map(str::to_owned).collect()
     }
 
     /// Sets a policy for what matches `pattern`.

@@ -3,7 +3,7 @@
 use std::thread;
 
 use amiquip::AmqpProperties;
-use rungmq::{Connection, HealthStatus, Message};
+use rungmq::{Connection, Error, HealthStatus, Message};
 
 use super::{Story, consumers_on, one_consumer, told_by, wait_until_down, wait_until_up};
 use crate::harness::wait::timed;
@@ -171,4 +171,29 @@ fn a_network_that_loses_what_the_broker_says_is_noticed_and_survived() {
 #[test]
 fn a_network_that_loses_what_we_say_is_noticed_and_survived() {
     Half::start().survives(Way::ToBroker);
+}
+
+crate::harness::only_on_rabbitmq! { "a queue that hangs";
+#[test]
+fn a_queue_that_hangs_costs_only_who_wants_it() {
+    let vhost = Vhost::new();
+    let raw = vhost.raw();
+    raw.classic("hangs");
+    raw.classic("q");
+    let builder = Connection::builder(vhost.url()).connect_timeout(secs(2));
+    let (service, story) = told_by(builder);
+    let consume = |queue: &str| service.mq.consume(queue, |_: Message<u64>| ());
+    vhost.suspend("hangs", true);
+    for _ in 0..6 {
+        let error = consume("hangs").unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+    }
+    consume("q").unwrap();
+    service.mq.publish("", "q", &1).unwrap();
+    service.wait_for_consumed("acked", 1);
+    assert!(story.losses().is_empty());
+    vhost.suspend("hangs", false);
+    wait_until(SOON, "it can be consumed", || consume("hangs").is_ok());
+    assert!(story.losses().is_empty());
+}
 }

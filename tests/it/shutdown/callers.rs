@@ -313,10 +313,9 @@ fn a_close_shortens_a_cancel_that_runs() {
     wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
     let cancelling = cancelling(&consumer, Duration::MAX);
     in_time(secs(0.5), || drop(stage.mq.close_within(secs(0.5))));
-    assert_eq!(
-        stranded(&drain_timeout(cancelling.join().unwrap())),
-        [(Q, 1)]
-    );
+    let timeout = drain_timeout(cancelling.join().unwrap());
+    assert_eq!(stranded(&timeout), [(Q, 1)]);
+    assert_eq!(timeout.timeout(), secs(0.5));
     stage.raw.wait_for_count(Q, 1, LIMIT);
 }
 

@@ -143,6 +143,68 @@ fn a_handler_that_holds_a_handle_keeps_the_connection_open() {
 }
 
 #[test]
+fn a_handler_lets_go_of_the_last_handle_once_its_consumer_has_ended() {
+    let Stage { mq, raw, vhost, .. } = Stage::new();
+    let gate = Gate::new();
+    let (own, held) = (mq.clone(), gate.held());
+    let consumer = mq
+        .consume(Q, move |_: Any| {
+            held.wait();
+            assert!(own.is_running());
+        })
+        .unwrap();
+    drop(mq);
+    send(&raw, Q, "1", 1);
+    wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+    drain_timeout(consumer.cancel(Duration::ZERO));
+    let connections = || vhost.list_connections(&["pid"]).len();
+    holds_for(secs(0.3), "its handler still holds it", || {
+        connections() == 2
+    });
+    gate.open();
+    wait_until(LIMIT, "the connection is closed", || connections() == 1);
+}
+
+/// Says on which thread it is dropped, and panics.
+struct Bad(Log);
+
+impl Drop for Bad {
+    fn drop(&mut self) {
+        self.0.add(thread::current().name().unwrap_or_default());
+        panic!("dropped");
+    }
+}
+
+#[test]
+fn a_handler_is_dropped_on_a_worker_and_may_panic_there() {
+    let stage = Stage::new();
+    let log = Log::default();
+    let consume = |queue: &str| {
+        let bad = Bad(log.clone());
+        stage.mq.consume(queue, move |_: Any| {
+            let _ = &bad;
+        })
+    };
+    let consumer = consume(Q).unwrap();
+    consumer.cancel(secs(20)).unwrap();
+    log.wait_for(1);
+    // One that is refused never had a worker.
+    consume("missing").unwrap_err();
+    log.wait_for(2);
+    let idle = consume(Q).unwrap();
+    stage.send(Q, "1", 1);
+    stage.wait_for_outcomes(Q, "acked", 1);
+    stage.mq.close().unwrap();
+    log.wait_for(3);
+    assert!(!idle.is_running());
+    let queues = [Q, "missing", Q];
+    assert_eq!(
+        log.lines(),
+        queues.map(|queue| format!("rungmq-worker-{queue}"))
+    );
+}
+
+#[test]
 fn dropping_the_last_handle_of_a_frozen_broker_hangs_nobody_and_leaves_no_thread() {
     alone(
         concat!(

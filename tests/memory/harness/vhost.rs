@@ -66,6 +66,10 @@ impl<'n> Vhost<'n> {
         self.node.broker().lose_queue(queue);
     }
 
+    pub(crate) fn find(&self, queue: &str) {
+        self.node.broker().find_queue(queue);
+    }
+
     #[track_caller]
     pub(crate) fn set_policy(&self, name: &str, pattern: &str, definition: &serde_json::Value) {
         let pattern = Pattern::read(pattern);

@@ -79,10 +79,10 @@ proptest! {
             ready.insert(entry(*place), (place % 3) as u8, place % 2 == 0);
         }
         for _ in 0..popped {
-            if let Some(entry) = ready.pop() {
-                if entry.place % 2 == 0 {
-                    ready.put_back(entry);
-                }
+            if let Some(entry) = ready.pop()
+                && entry.place % 2 == 0
+            {
+                ready.put_back(entry);
             }
         }
         ready.retain(|entry| entry.place <= kept);

@@ -270,3 +270,21 @@ fn whoever_asks_a_frozen_broker_after_a_kill_is_not_left_waiting() {
     assert_eq!(answer.recv_timeout(LIMIT).unwrap_err(), gone);
     drop(channel);
 }
+
+#[test]
+fn a_slow_broker_reads_everything_later_and_in_order() {
+    let broker = broker();
+    let mut dialled = dial(&broker);
+    let channel = channel(&mut dialled);
+    channel.declare(&queue("q")).unwrap();
+    let latency = Duration::from_millis(50);
+    broker.slow_down(latency);
+    let began = monotonic();
+    channel.publish(&message("", "q", "a")).unwrap();
+    channel.publish(&message("", "q", "b")).unwrap();
+    assert_eq!(broker.queue("q").unwrap().ready, 0);
+    assert_eq!(channel.count("q").unwrap(), 2);
+    assert!(began.elapsed() >= latency);
+    broker.slow_down(Duration::ZERO);
+    assert_eq!(text(&channel.pull("q").unwrap().unwrap()), "a");
+}

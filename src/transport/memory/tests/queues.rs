@@ -2,6 +2,8 @@
 
 use super::super::Published;
 use super::super::exchange::Exchange;
+use super::super::state::LinkId;
+use super::super::state::declare::QueueFlags;
 use super::*;
 use crate::declaration::ExchangeKind;
 use crate::headers::HeaderValue;
@@ -509,10 +511,32 @@ fn a_full_quorum_queue_rejects_until_it_is_four_fifths_full() {
 }
 
 #[test]
+fn what_another_client_holds_exclusively_is_locked() {
+    let broker = broker();
+    let mut dialled = dial(&broker);
+    let flags = QueueFlags {
+        durable: false,
+        exclusive: true,
+        auto_delete: false,
+    };
+    let declared = broker.with(|hub, at| {
+        let other = Some(LinkId(0));
+        hub.state
+            .declare_queue("q", flags, &Headers::new(), other, at)
+    });
+    declared.unwrap();
+    assert!(broker.queue("q").unwrap().exclusive);
+    let failure = channel(&mut dialled).check(&queue("q")).unwrap_err();
+    assert_eq!(code(&failure), 405);
+    assert_eq!(broker.purge("q").unwrap(), 0);
+}
+
+#[test]
 fn a_publish_of_another_client_says_what_became_of_it() {
     let broker = broker();
-    let mut full: Headers = [("x-overflow", "reject-publish")].into_iter().collect();
-    full.insert("x-max-length", 0);
+    let full: Headers = [("x-max-length", 0)].into_iter().collect();
+    let mut full = full;
+    full.insert("x-overflow", "reject-publish");
     broker.declare_queue("full", &full).unwrap();
     broker.declare_queue("q", &Headers::new()).unwrap();
     let publish =
@@ -520,7 +544,7 @@ fn a_publish_of_another_client_says_what_became_of_it() {
     assert_eq!(publish("", "q").unwrap(), Published::Confirmed);
     assert_eq!(publish("", "none").unwrap(), Published::Unroutable);
     assert_eq!(publish("", "full").unwrap(), Published::Rejected);
-    publish("none", "q").unwrap_err();
+    assert!(publish("none", "q").unwrap_err().is_not_found());
     let messages = broker.messages("q");
     assert_eq!(messages.len(), 1);
     assert_eq!(messages[0].body, b"m");

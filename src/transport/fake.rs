@@ -1,0 +1,159 @@
+//! A broker made by a test: it does what the test says, and the rest of the time nothing.
+
+use super::{
+    Activity, Channel, Confirm, Confirms, Delivery, Dialled, Failure, Gone, KillSwitch, Link,
+    LinkEvent, Outgoing, Returned, Subscription,
+};
+use crate::declaration::Declaration;
+use crate::headers::Headers;
+use crossbeam_channel::{Receiver, Select, bounded, unbounded};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a channel answers. No subscription comes about.
+type Answer = Arc<dyn Fn(Call, &Declaration) -> Result<(), Failure> + Send + Sync>;
+
+/// What a channel is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Declare,
+    Check,
+    Subscribe,
+}
+
+/// A channel that takes everything.
+pub(crate) struct FakeChannel(Answer);
+
+impl FakeChannel {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(|_, _| Ok(())))
+    }
+}
+
+impl fmt::Debug for FakeChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FakeChannel")
+    }
+}
+
+impl Channel for FakeChannel {
+    fn declare(&self, declaration: &Declaration) -> Result<(), Failure> {
+        (self.0)(Call::Declare, declaration)
+    }
+
+    fn check(&self, declaration: &Declaration) -> Result<(), Failure> {
+        (self.0)(Call::Check, declaration)
+    }
+
+    fn limit_prefetch(&self, _prefetch: u16) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn subscribe(&self, queue: &str) -> Result<Box<dyn Subscription + '_>, Failure> {
+        let queue = Declaration::durable_queue(queue, Headers::new());
+        (self.0)(Call::Subscribe, &queue)?;
+        Err(Failure::TimedOut)
+    }
+
+    fn count(&self, _queue: &str) -> Result<usize, Failure> {
+        Ok(0)
+    }
+
+    fn pull(&self, _queue: &str) -> Result<Option<Delivery>, Failure> {
+        Ok(None)
+    }
+
+    fn ack(&self, _tag: u64, _multiple: bool) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn nack(&self, _tag: u64) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn reject(&self, _tag: u64) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn confirms(&self) -> Result<Box<dyn Confirms>, Failure> {
+        Ok(Box::new(FakeConfirms(unbounded().1)))
+    }
+
+    fn publish(&self, _message: &Outgoing) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// The confirms that a test sends.
+#[derive(Debug)]
+pub(crate) struct FakeConfirms(pub(crate) Receiver<Confirm>);
+
+impl Confirms for FakeConfirms {
+    fn watch<'s>(&'s self, select: &mut Select<'s>) -> usize {
+        select.recv(&self.0)
+    }
+
+    fn next_confirm(&self) -> Result<Option<Confirm>, Gone> {
+        Ok(self.0.try_recv().ok())
+    }
+
+    fn next_return(&self) -> Option<Returned> {
+        None
+    }
+}
+
+/// A link that lives until its kill switch is thrown.
+struct FakeLink {
+    life: Receiver<()>,
+    answer: Answer,
+}
+
+/// A link whose channels answer declarations and checks as `answer` says.
+pub(crate) fn dialled(
+    answer: impl Fn(Call, &Declaration) -> Result<(), Failure> + Send + Sync + 'static,
+) -> Dialled {
+    let (alive, life) = bounded(0);
+    let alive = Mutex::new(Some(alive));
+    Dialled {
+        link: Box::new(FakeLink {
+            life,
+            answer: Arc::new(answer),
+        }),
+        kill: KillSwitch::new(move || drop(alive.lock().take())),
+        frame_max: 4096,
+        activity: Activity::new(Duration::ZERO),
+    }
+}
+
+impl fmt::Debug for FakeLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FakeLink")
+    }
+}
+
+impl Link for FakeLink {
+    fn open_channel(&mut self) -> Result<Box<dyn Channel>, Failure> {
+        Ok(Box::new(FakeChannel(self.answer.clone())))
+    }
+
+    fn watch<'s>(&'s self, select: &mut Select<'s>) -> usize {
+        select.recv(&self.life)
+    }
+
+    fn next_event(&self) -> Result<Option<LinkEvent>, Gone> {
+        match self.life.try_recv() {
+            Err(error) if error.is_disconnected() => Err(Gone),
+            _ => Ok(None),
+        }
+    }
+
+    fn close(self: Box<Self>) -> Result<(), String> {
+        Err("it was cut".to_owned())
+    }
+}
