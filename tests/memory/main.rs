@@ -1,5 +1,9 @@
 //! The tests of `tests/it` on the embedded broker: the same files, over a kit of the same names.
 //!
+//! What needs more than behaviour stays with a real broker. Single tests say why at `only_on_rabbitmq!`; whole modules are
+//! `bounds`, `chaos`, `examples` and `worker_process` (processes of their own), `cluster` (several nodes), `guard`, `latency`,
+//! `opening` and `tls` (bytes on a socket), `logins` (several users). `tests/conformance.sh` lists what runs where.
+//!
 //! `RUNGMQ_TEST_PROFILE` chooses the version it behaves like: `3.10`, the default, or `4.0`.
 #![allow(
     clippy::unwrap_used,
@@ -12,8 +16,6 @@
     reason = "what only the tests need that run on RabbitMQ alone"
 )]
 
-mod harness;
-
 #[path = "../it/conflicts.rs"]
 mod conflicts;
 #[path = "../it/contract.rs"]
@@ -22,6 +24,7 @@ mod contract;
 mod delivery;
 #[path = "../it/extremes.rs"]
 mod extremes;
+mod harness;
 #[path = "../it/harness_selftest.rs"]
 mod harness_selftest;
 #[path = "../it/ladders.rs"]
@@ -56,5 +59,6 @@ mod stress;
 mod support;
 #[path = "../it/topologies.rs"]
 mod topologies;
+// Only what measures this process.
 #[path = "../it/worker_process.rs"]
 mod worker_process;

@@ -75,7 +75,8 @@ impl Hub {
                 readable_at: latency.map(|latency| later(monotonic(), latency)),
                 channel,
                 operation,
-                reply,
+                // A client that was cut while it asked hears nothing.
+                reply: reply.filter(|_| wire.client.is_some()),
             });
         }
     }

@@ -2,6 +2,7 @@
 
 use super::super::Right;
 use super::super::faults::Drop;
+use super::super::wire::Operation;
 use super::*;
 use crate::transport::Gone;
 use std::thread;
@@ -248,6 +249,26 @@ fn one_confirm_stands_for_all_that_were_read_together() {
     broker.lose_next_confirms(1);
     let none_covers_the_lost_one = [(9, false, true), (10, false, true)];
     assert_eq!(publish(3), none_covers_the_lost_one);
+}
+
+#[test]
+fn whoever_asks_a_frozen_broker_after_a_kill_is_not_left_waiting() {
+    let broker = broker();
+    let mut dialled = dial(&broker);
+    let channel = channel(&mut dialled);
+    let (link, id) = broker.look(|hub| {
+        let channel = hub.state.channels.keys().next().copied();
+        (*hub.wires.keys().next().unwrap(), channel)
+    });
+    broker.freeze();
+    dialled.kill.throw();
+    // As if the question had been on its way while the switch was thrown.
+    let (reply, answer) = crossbeam_channel::bounded(1);
+    let question = Operation::Count("q".to_owned());
+    broker.with(|hub, _| hub.submit(link, id, question, Some(reply)));
+    let gone = crossbeam_channel::RecvTimeoutError::Disconnected;
+    assert_eq!(answer.recv_timeout(LIMIT).unwrap_err(), gone);
+    drop(channel);
 }
 
 #[test]
