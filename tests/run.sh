@@ -34,5 +34,5 @@ if (($#)); then
 fi
 # On the embedded broker tests wait more than they work, and disturb nobody else's: many at a time.
 RUST_TEST_THREADS=24 cargo test --locked --all-features --test memory
-cargo test --locked --all-features --lib --bins --examples --test clock --test it
+cargo test --locked --all-features --lib --bins --examples --test clock --test it --test disasters
 cargo test --locked --all-features --doc
