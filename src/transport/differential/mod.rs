@@ -31,7 +31,7 @@ use std::time::Duration;
 const WORKERS: u64 = 4;
 
 /// How many programs are run unless the environment says otherwise.
-const PROGRAMS: u64 = 300;
+const PROGRAMS: u64 = 200;
 
 /// How long the real broker may take for what follows from a step.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -84,7 +84,7 @@ fn campaign(first: u64, programs: u64) -> Tally {
             }
             examine(&mut real, seed, &tally);
             let run = seed + 1 - first;
-            if run.is_multiple_of(500) {
+            if run.is_multiple_of(100) {
                 println!("{run} of {programs} programs from seed {first}: {tally:?}");
             }
         }

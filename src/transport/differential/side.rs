@@ -6,6 +6,7 @@ use super::program::{CHANNELS, EXCHANGES, LINKS, QUEUES, Step};
 use super::seat::{Heard, Seat};
 use super::show::{answered, shown, told};
 use crate::clock::monotonic;
+use crate::declaration::Declaration;
 use crate::transport::amqp::{AmqpTransport, BrokerUrl};
 use crate::transport::memory::{Broker, MemoryTransport};
 use crate::transport::{Channel, Dialled, Failure, Transport};
@@ -41,6 +42,8 @@ pub(super) struct Side {
     consumed: [Vec<&'static str>; CHANNELS.len()],
     /// What happened last may have happened in another way.
     pub(super) is_open: bool,
+    /// The queues and exchanges that were declared, or nearly.
+    declared: BTreeSet<String>,
     /// Channels that hold what was drained: given back it would be dead-lettered, perhaps.
     drains: Vec<Seat>,
     last_consumer: usize,
@@ -95,6 +98,7 @@ impl Side {
             consumers: Default::default(),
             consumed: Default::default(),
             is_open: false,
+            declared: BTreeSet::new(),
             drains: Vec::new(),
             last_consumer: 0,
             seen: Seen::default(),
@@ -168,6 +172,11 @@ impl Side {
     pub(super) fn take(&mut self, step: &Step) {
         match step {
             Step::Declare { link, declaration } => {
+                if let Declaration::Queue { name, .. } | Declaration::Exchange { name, .. } =
+                    declaration
+                {
+                    self.declared.insert(name.clone());
+                }
                 let result = self.administer(*link, |channel| channel.declare(declaration));
                 self.seen.answer = answered(result);
             }
@@ -238,7 +247,10 @@ impl Side {
                 name,
                 kind,
                 arguments,
-            } => client.declare_exchange(name, *kind, arguments),
+            } => {
+                self.declared.insert((*name).to_owned());
+                client.declare_exchange(name, *kind, arguments)
+            }
             Step::Bind {
                 queue,
                 exchange,
@@ -448,7 +460,8 @@ impl Side {
                 drop(seat.close());
             }
         }
-        for queue in QUEUES {
+        let declared = std::mem::take(&mut self.declared);
+        for queue in QUEUES.iter().filter(|name| declared.contains(**name)) {
             if self.client.delete_queue(queue).is_err() {
                 // It is exclusive to the first link, and goes with it.
                 self.kill(0);
@@ -459,7 +472,7 @@ impl Side {
         for seat in self.drains.drain(..) {
             drop(seat.close());
         }
-        for exchange in EXCHANGES {
+        for exchange in EXCHANGES.iter().filter(|name| declared.contains(**name)) {
             self.client.delete_exchange(exchange).unwrap();
         }
     }
