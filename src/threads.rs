@@ -73,6 +73,8 @@ pub(crate) struct Crew {
 struct State {
     members: BTreeMap<u64, Member>,
     joined: u64,
+    /// Counts how often everybody was asked anew: an answer to an earlier question is none to this one.
+    round: u64,
     /// Counts what may have given somebody something to do: every end of a wait, every coming and going.
     stirred: u64,
 }
@@ -134,6 +136,7 @@ impl Crew {
                 }
             }
             let stirred = state.stirred;
+            state.round += 1;
             for member in state.members.values_mut() {
                 member.is_idle = false;
             }
@@ -196,11 +199,12 @@ impl Membership {
                 break;
             }
             let _ = self.question.1.try_recv();
+            let round = self.round();
             select.remove(asked);
             if select.try_ready().is_ok() {
                 break;
             }
-            self.has_nothing_to_do();
+            self.has_nothing_to_do(round);
         }
         self.end_wait();
     }
@@ -214,10 +218,11 @@ impl Membership {
         self.begin_wait(Question::Condvar(condvar.clone()));
         loop {
             condvar.wait(guard);
+            let round = self.round();
             if has_work(guard) {
                 break;
             }
-            self.has_nothing_to_do();
+            self.has_nothing_to_do(round);
         }
         self.end_wait();
     }
@@ -229,8 +234,15 @@ impl Membership {
         });
     }
 
-    fn has_nothing_to_do(&self) {
-        self.crew.update(self.id, |_, member| member.is_idle = true);
+    /// To be read before looking for work: what comes after the look belongs to a later round.
+    fn round(&self) -> u64 {
+        self.crew.state.lock().round
+    }
+
+    fn has_nothing_to_do(&self, round: u64) {
+        self.crew.update(self.id, |state, member| {
+            member.is_idle = state.round == round;
+        });
     }
 
     fn end_wait(&self) {

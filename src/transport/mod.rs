@@ -9,6 +9,8 @@
 mod activity;
 pub(crate) mod amqp;
 #[cfg(test)]
+mod differential;
+#[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod memory;
 

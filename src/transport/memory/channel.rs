@@ -61,6 +61,21 @@ impl Channel {
         })
     }
 
+    /// The consumers that may not be handed anything.
+    pub(super) fn full_consumers(&self) -> Vec<ConsumerId> {
+        let ids = self.consumers.keys().copied();
+        ids.filter(|id| !self.has_room(*id)).collect()
+    }
+
+    /// Lets the consumer be handed one more than before.
+    pub(super) fn credit(&mut self, consumer: ConsumerId) {
+        if let Some(consumer) = self.consumers.get_mut(&consumer)
+            && consumer.prefetch > 0
+        {
+            consumer.prefetch = consumer.prefetch.saturating_add(1);
+        }
+    }
+
     /// Notes what is handed out, and returns its tag.
     pub(super) fn hand_out(&mut self, unacked: Unacked) -> u64 {
         if let Some(consumer) = unacked.consumer

@@ -54,14 +54,18 @@ impl Exchange {
         ]
     }
 
-    pub(super) fn bind(&mut self, binding: Binding) -> Result<(), Refusal> {
-        if self.kind == ExchangeKind::Headers {
-            check_x_match(&binding.arguments)?;
+    /// Whether a queue may be bound in that way.
+    pub(super) fn check(&self, binding: &Binding) -> Result<(), Refusal> {
+        match self.kind {
+            ExchangeKind::Headers => check_x_match(&binding.arguments),
+            _ => Ok(()),
         }
+    }
+
+    pub(super) fn bind(&mut self, binding: Binding) {
         if !self.bindings.contains(&binding) {
             self.bindings.push(binding);
         }
-        Ok(())
     }
 
     /// Adds the queues that a message with these keys and headers goes to.

@@ -28,6 +28,8 @@ pub(super) struct Queue {
     pub(super) ready: Ready,
     pub(super) unacked: usize,
     pub(super) consumers: VecDeque<(ChannelId, ConsumerId)>,
+    /// Those that were full when their turn came.
+    pub(super) passed_over: BTreeSet<ConsumerId>,
     pub(super) had_consumers: bool,
     /// Its one consumer wants no other beside it.
     pub(super) is_occupied: bool,
@@ -88,6 +90,7 @@ impl Queue {
             ready: Ready::new(made.kind),
             unacked: 0,
             consumers: VecDeque::new(),
+            passed_over: BTreeSet::new(),
             had_consumers: false,
             is_occupied: false,
             last_used: now,
@@ -102,6 +105,20 @@ impl Queue {
     fn place(&mut self) -> u64 {
         self.next_place += 1;
         self.next_place
+    }
+
+    /// Takes note that a consumer is no longer full. A quorum queue has taken it out of the line when it was; a classic queue
+    /// only when its turn came.
+    pub(super) fn rejoin(&mut self, consumer: ConsumerId) {
+        let was_out = self.passed_over.remove(&consumer) || self.kind == QueueKind::Quorum;
+        let place = self.consumers.iter().position(|(_, id)| *id == consumer);
+        if was_out
+            && !self.settings.single_active
+            && let Some(place) = place
+            && let Some(consumer) = self.consumers.remove(place)
+        {
+            self.consumers.push_back(consumer);
+        }
     }
 
     /// Decides whether a message is taken. What is dead-lettered comes from no channel, and a quorum queue takes it always.

@@ -1,5 +1,6 @@
 //! The seam, driven as the library drives it: two links on one broker.
 
+mod differences;
 mod faults;
 mod others;
 mod queues;
@@ -8,7 +9,7 @@ mod timing;
 use super::{Broker, MemoryTransport, Profile};
 use crate::clock::{SystemClock, monotonic};
 use crate::declaration::Declaration;
-use crate::headers::Headers;
+use crate::headers::{HeaderValue, Headers};
 use crate::properties::Properties;
 use crate::transport::{
     Channel, Confirm, Confirms, Delivery, Dialled, Failure, Incoming, Link, LinkEvent, Outgoing,

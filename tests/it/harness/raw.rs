@@ -432,6 +432,21 @@ impl Raw {
         std::mem::forget(self.channel.basic_consume(queue, options).unwrap());
     }
 
+    // Refusals
+
+    /// Does something that the broker may refuse, on a channel of its own; the reply code of a refusal.
+    #[track_caller]
+    pub(crate) fn attempt<T>(
+        &self,
+        work: impl FnOnce(&Channel) -> amiquip::Result<T>,
+    ) -> Result<T, u16> {
+        match work(&self.throwaway()) {
+            Ok(value) => Ok(value),
+            Err(amiquip::Error::ServerClosedChannel { code, .. }) => Err(code),
+            Err(error) => panic!("neither done nor refused: {error}"),
+        }
+    }
+
     // The wire
 
     /// Every byte the broker sent so far: for what no client library shows.

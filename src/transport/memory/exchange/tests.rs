@@ -87,11 +87,12 @@ fn a_header_without_a_value_asks_for_its_name_only_and_widths_do_not_matter() {
 fn a_binding_of_a_headers_exchange_must_say_how_it_matches() {
     let mut exchange = Exchange::new("h", ExchangeKind::Headers, true);
     let mut bind = |x_match: HeaderValue| {
-        exchange.bind(Binding {
+        let binding = Binding {
             queue: "q".to_owned(),
             routing_key: String::new(),
             arguments: table([("x-match", x_match)]),
-        })
+        };
+        exchange.check(&binding).map(|()| exchange.bind(binding))
     };
     assert_eq!(bind("some".into()).unwrap_err().code, 406);
     assert_eq!(bind(1.into()).unwrap_err().code, 406);

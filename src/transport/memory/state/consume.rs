@@ -46,6 +46,9 @@ impl State {
         let removed = self.channel(channel)?.consumers.remove(&consumer);
         if let Some(consumer_was) = removed {
             self.leave(&consumer_was.queue, |(_, id)| *id == consumer, at);
+            if !self.is_slow_after_cancel(&consumer_was.queue) {
+                self.stir(&consumer_was.queue);
+            }
         }
         self.settle_down(at);
         Ok(())
@@ -128,9 +131,16 @@ impl State {
         queue.last_used = at.now;
         if queue.auto_delete && queue.had_consumers && queue.consumers.is_empty() {
             self.remove_queue(name);
-        } else {
-            self.stir(name);
         }
+    }
+
+    /// In 3.x a classic queue hands nothing to the next single active consumer until something else happens to it.
+    fn is_slow_after_cancel(&self, name: &str) -> bool {
+        let queue = self.queues.get(name);
+        self.profile == Profile::V3_10
+            && queue.is_some_and(|queue| {
+                queue.kind == QueueKind::Classic && queue.settings.single_active
+            })
     }
 
     /// Removes a queue with its messages, its bindings and its consumers.
@@ -262,7 +272,12 @@ impl State {
         if queue.settings.single_active {
             return queue.consumers.front().copied().filter(has_room);
         }
-        let place = queue.consumers.iter().position(has_room)?;
+        let place = queue.consumers.iter().position(has_room);
+        let passed = queue.consumers.iter().take(place.unwrap_or(usize::MAX));
+        queue
+            .passed_over
+            .extend(passed.map(|(_, consumer)| *consumer));
+        let place = place?;
         let next = queue.consumers.remove(place)?;
         queue.consumers.push_back(next);
         Some(next)

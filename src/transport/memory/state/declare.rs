@@ -196,15 +196,16 @@ impl State {
         link: Option<LinkId>,
     ) -> Result<(), Refusal> {
         check_not_default(exchange)?;
-        self.exchange(exchange)?;
+        self.queue(&binding.queue)?;
+        self.exchange(exchange)?.check(&binding)?;
         self.open_queue(&binding.queue, link)?;
-        match self.exchanges.get_mut(exchange) {
-            Some(exchange) => exchange.bind(binding),
-            None => Ok(()),
+        if let Some(exchange) = self.exchanges.get_mut(exchange) {
+            exchange.bind(binding);
         }
+        Ok(())
     }
 
-    /// Unbinding what is not bound changes nothing.
+    /// Unbinding what is not bound changes nothing, whether or not there are such a queue and exchange, and whoever owns it.
     pub(in crate::transport::memory) fn unbind(
         &mut self,
         exchange: &str,
@@ -212,8 +213,10 @@ impl State {
         link: Option<LinkId>,
     ) -> Result<(), Refusal> {
         check_not_default(exchange)?;
-        self.exchange(exchange)?;
-        self.open_queue(&binding.queue, link)?;
+        let known = self.exchanges.get(exchange);
+        if known.is_some_and(|known| known.bindings.contains(binding)) {
+            self.open_queue(&binding.queue, link)?;
+        }
         if let Some(exchange) = self.exchanges.get_mut(exchange) {
             exchange.bindings.retain(|other| other != binding);
         }

@@ -1,12 +1,13 @@
 //! Settling what was handed out, and taking back what a channel leaves behind.
 
-use super::{ChannelId, Moment, State};
+use super::{ChannelId, ConsumerId, Moment, State};
 use crate::transport::memory::arguments::QueueKind;
 use crate::transport::memory::channel::Unacked;
 use crate::transport::memory::dead_letter::Reason;
 use crate::transport::memory::profile::Profile;
 use crate::transport::memory::queue::PutBack;
 use crate::transport::memory::refusal::Refusal;
+use std::collections::BTreeSet;
 
 /// What a client says about a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +26,13 @@ impl State {
         verdict: Verdict,
         at: Moment,
     ) -> Result<(), Refusal> {
+        let full = self.channel(channel)?.full_consumers();
         let settled = self.channel(channel)?.settle(tag, multiple)?;
+        for consumer in full {
+            self.rejoin(channel, consumer);
+        }
         match verdict {
-            Verdict::Requeue => self.take_back(settled, false),
+            Verdict::Requeue => self.take_back(channel, settled, false),
             Verdict::Ack | Verdict::Discard => {
                 for unacked in settled {
                     self.let_go(unacked, verdict == Verdict::Discard);
@@ -36,6 +41,20 @@ impl State {
         }
         self.settle_down(at);
         Ok(())
+    }
+
+    /// Puts a consumer that was full, and is so no more, at the end of its queue's line.
+    fn rejoin(&mut self, channel: ChannelId, consumer: ConsumerId) {
+        let Self {
+            queues, channels, ..
+        } = self;
+        if let Some(channel) = channels.get(&channel)
+            && channel.has_room(consumer)
+            && let Some(queue) = channel.consumers.get(&consumer)
+            && let Some(queue) = queues.get_mut(&queue.queue)
+        {
+            queue.rejoin(consumer);
+        }
     }
 
     fn let_go(&mut self, unacked: Unacked, rejected: bool) {
@@ -58,8 +77,9 @@ impl State {
         self.stir(&name);
     }
 
-    /// Puts messages back where they came from, all of them before any is handed out again.
-    fn take_back(&mut self, unacked: Vec<Unacked>, failed: bool) {
+    /// Puts messages back where they came from, all of them before any is handed out again or dropped by a classic queue.
+    fn take_back(&mut self, channel: ChannelId, unacked: Vec<Unacked>, failed: bool) {
+        let mut classic = BTreeSet::new();
         for unacked in unacked {
             let name = unacked.queue_name;
             let Some(queue) = self
@@ -69,15 +89,18 @@ impl State {
             else {
                 continue;
             };
-            let is_classic = queue.kind == QueueKind::Classic;
+            if queue.kind == QueueKind::Classic {
+                classic.insert(name.clone());
+            }
             if let PutBack::Spent(entry) = queue.put_back(unacked.entry, failed) {
                 self.bury(&name, entry, Reason::DeliveryLimit);
-            }
-            if is_classic {
-                self.drop_over_limit(&name);
-                self.look_at_head(&name);
+                self.credit_twice(channel, unacked.consumer);
             }
             self.stir(&name);
+        }
+        for name in classic {
+            self.drop_over_limit(&name);
+            self.look_at_head(&name);
         }
     }
 
@@ -85,23 +108,35 @@ impl State {
     pub(super) fn end_channels(&mut self, ids: &[ChannelId], at: Moment) {
         let ended: Vec<_> = ids
             .iter()
-            .filter_map(|id| self.channels.remove(id))
+            .filter_map(|id| self.channels.remove_entry(id))
             .collect();
         let mut queues: Vec<&str> = ended
             .iter()
-            .flat_map(|channel| channel.consumers.values())
+            .flat_map(|(_, channel)| channel.consumers.values())
             .map(|consumer| consumer.queue.as_str())
             .collect();
         queues.sort_unstable();
         queues.dedup();
         for queue in queues {
             self.leave(queue, |(channel, _)| ids.contains(channel), at);
+            self.stir(queue);
         }
         for id in ids {
             self.forget_publisher(*id);
         }
-        for channel in ended {
-            self.take_back(channel.into_unacked(self.profile), true);
+        for (id, channel) in ended {
+            self.take_back(id, channel.into_unacked(self.profile), true);
+        }
+    }
+
+    /// 3.x counts what has come back too often twice, as come back and as dropped: the consumer is handed one more than its
+    /// prefetch from then on.
+    fn credit_twice(&mut self, channel: ChannelId, consumer: Option<ConsumerId>) {
+        let channel = self.channels.get_mut(&channel);
+        if self.profile == Profile::V3_10
+            && let (Some(channel), Some(consumer)) = (channel, consumer)
+        {
+            channel.credit(consumer);
         }
     }
 

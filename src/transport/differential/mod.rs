@@ -1,0 +1,138 @@
+//! The embedded broker against a real one: whatever a program does, both of them show the same.
+//!
+//! A [`program`] is made at random from a seed, and [`run`] takes it through both brokers. One that shows a difference is
+//! [made smaller](shrink) and printed. What RabbitMQ itself does one way or the other, depending on which of its processes is
+//! faster, is found by running the program again: once both agree, nothing is wrong.
+//!
+//! * `RUNGMQ_DIFFERENTIAL_SEED`: the first seed; the default is 1.
+//! * `RUNGMQ_DIFFERENTIAL_PROGRAMS`: how many programs, each with the seed after that of the one before.
+
+mod client;
+mod generate;
+#[allow(unused_macros, reason = "a kit of the integration tests")]
+#[path = "../../../tests/it/harness/mod.rs"]
+mod harness;
+mod program;
+mod run;
+mod seat;
+mod show;
+mod shrink;
+mod side;
+
+use self::harness::Node;
+use self::program::Program;
+use self::run::{Disagreement, Real, Verdict};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// How many programs run at once: the real broker mostly waits for its disk.
+const WORKERS: u64 = 4;
+
+/// How many programs are run unless the environment says otherwise.
+const PROGRAMS: u64 = 200;
+
+/// How long the real broker may take for what follows from a step.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// The same while a program is made smaller: what is too slow once is only not small enough.
+const SHORT_LIMIT: Duration = Duration::from_millis(800);
+
+/// How often a program is run that shows a difference.
+const RUNS: usize = 5;
+
+#[test]
+fn the_embedded_broker_does_what_rabbitmq_does() {
+    let number = |name: &str, default: u64| match std::env::var(name) {
+        Ok(text) => text.parse().unwrap(),
+        Err(_) => default,
+    };
+    let first = number("RUNGMQ_DIFFERENTIAL_SEED", 1);
+    let programs = number("RUNGMQ_DIFFERENTIAL_PROGRAMS", PROGRAMS);
+    let tally = campaign(first, programs);
+    println!("{tally:?}");
+    let failures: Vec<String> = tally.failures.into_inner();
+    assert!(
+        failures.is_empty(),
+        "{} of {programs} programs differ:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+}
+
+/// What came of many programs.
+#[derive(Debug, Default)]
+struct Tally {
+    agreed: AtomicU64,
+    open: AtomicU64,
+    /// They agreed when they were run again.
+    later: AtomicU64,
+    failures: Mutex<Vec<String>>,
+}
+
+fn campaign(first: u64, programs: u64) -> Tally {
+    let node = Node::start();
+    let tally = Tally::default();
+    let next = AtomicU64::new(first);
+    let worker = || {
+        let mut real = Real::on(&node);
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + programs {
+                return;
+            }
+            examine(&mut real, seed, &tally);
+            let run = seed + 1 - first;
+            if run.is_multiple_of(100) {
+                println!("{run} of {programs} programs from seed {first}: {tally:?}");
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for number in 0..WORKERS {
+            let named = thread::Builder::new().name(format!("differential-{number}"));
+            named.spawn_scoped(scope, worker).unwrap();
+        }
+    });
+    tally
+}
+
+fn examine(real: &mut Real<'_>, seed: u64, tally: &Tally) {
+    let program = generate::program(seed);
+    for run in 0..RUNS {
+        match real.run(&program, LIMIT) {
+            Verdict::Agreed if run == 0 => tally.agreed.fetch_add(1, Ordering::Relaxed),
+            Verdict::Open if run == 0 => tally.open.fetch_add(1, Ordering::Relaxed),
+            Verdict::Agreed | Verdict::Open => tally.later.fetch_add(1, Ordering::Relaxed),
+            Verdict::Disagreed(disagreement) => {
+                if run == 0 {
+                    println!("seed {seed} differs, and is run again:\n{disagreement}");
+                }
+                continue;
+            }
+        };
+        return;
+    }
+    let mut fails = |program: &Program| disagreement(real, program).is_some();
+    let small = shrink::shrunk(program, &mut fails);
+    let shown = match disagreement(real, &small) {
+        Some(disagreement) => disagreement.to_string(),
+        None => small.to_string(),
+    };
+    let failure = format!("seed {seed} on {}:\n{shown}", real.profile());
+    println!("{failure}");
+    tally.failures.lock().push(failure);
+}
+
+/// The difference that a program shows twice.
+fn disagreement(real: &mut Real<'_>, program: &Program) -> Option<Disagreement> {
+    let mut last = None;
+    for _ in 0..2 {
+        match real.run(program, SHORT_LIMIT) {
+            Verdict::Disagreed(disagreement) => last = Some(disagreement),
+            Verdict::Agreed | Verdict::Open => return None,
+        }
+    }
+    last
+}

@@ -1,0 +1,278 @@
+//! Takes a program through both brokers, step by step.
+//!
+//! The embedded broker goes first, and its clock is moved until nothing is due: what is seen then is what the real one has to
+//! come to. That is looked at again and again, since much of what it does follows later, until it agrees or a limit is over.
+
+use super::harness::{Node, Vhost, wait};
+use super::program::{CHANNELS, Program, QUEUES, Step};
+use super::side::{Seen, Side};
+use crate::clock::{TestClock, monotonic};
+use crate::transport::memory::{Broker, Profile};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+/// How far the embedded broker's clock is moved after each step: past every short time to live, and never past a long one.
+const STEP: Duration = Duration::from_millis(10);
+
+/// Longer than every short time to live, for the real broker.
+const MOMENT: Duration = Duration::from_millis(4);
+
+/// What came of a program.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    Agreed,
+    /// Both brokers did the same, but one of several things that may happen: the rest is not compared.
+    Open,
+    Disagreed(Disagreement),
+}
+
+/// Where the brokers part.
+#[derive(Debug)]
+pub(super) struct Disagreement {
+    /// The steps that were taken, the last one with different results.
+    pub(super) steps: Vec<String>,
+    pub(super) embedded: String,
+    pub(super) real: String,
+}
+
+impl fmt::Display for Disagreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, step) in self.steps.iter().enumerate() {
+            writeln!(f, "  {number:>2} {step}")?;
+        }
+        writeln!(f, "RabbitMQ:\n{}", self.real)?;
+        writeln!(f, "embedded broker:\n{}", self.embedded)
+    }
+}
+
+/// The real broker, with the clients that programs have on it.
+pub(super) struct Real<'n> {
+    node: &'n Node,
+    // Dropped in this order.
+    side: Side,
+    _vhost: Vhost<'n>,
+    profile: Profile,
+}
+
+impl<'n> Real<'n> {
+    pub(super) fn on(node: &'n Node) -> Self {
+        let vhost = Vhost::on(node);
+        let side = Side::real(&vhost);
+        let profile = match node.major() {
+            3 => Profile::V3_10,
+            _ => Profile::V4_0,
+        };
+        Self {
+            node,
+            side,
+            _vhost: vhost,
+            profile,
+        }
+    }
+
+    /// Which version the embedded broker has to behave like.
+    pub(super) fn profile(&self) -> Profile {
+        self.profile
+    }
+
+    /// Forgets everything that was done here.
+    fn renew(&mut self) {
+        *self = Self::on(self.node);
+    }
+
+    /// Takes a program through both brokers. The real one may take as long as `limit` for what follows from a step.
+    pub(super) fn run(&mut self, program: &Program, limit: Duration) -> Verdict {
+        let verdict = self.compare(program, limit);
+        if matches!(verdict, Verdict::Disagreed(_)) {
+            self.renew();
+        } else {
+            self.side.clean();
+        }
+        verdict
+    }
+
+    /// Whether a queue with another number of messages than expected holds one of them twice.
+    fn has_doubles(&mut self, seen: &Seen, expected: &Seen) -> bool {
+        let other = |queue: &&'static str| seen.ready[queue] != expected.ready[queue];
+        QUEUES.into_iter().filter(other).any(|queue| {
+            let ready = seen.ready[queue].unwrap_or(0);
+            ready > 1 && doubles(&self.side.drain(queue, ready))
+        })
+    }
+
+    fn compare(&mut self, program: &Program, limit: Duration) -> Verdict {
+        let clock = TestClock::new();
+        let builder = Broker::builder().profile(self.profile).clock(&clock);
+        let broker = builder.start().unwrap();
+        let mut embedded = Side::embedded(&broker);
+        let is_short_lived = program.is_short_lived();
+        let rounds = if program.has_dead_letters() { 2 } else { 1 };
+        // Consumers go before their channels, so that few ends are open.
+        let cancel = |channel| Step::Cancel { channel, which: 0 };
+        let closing = (0..CHANNELS.len())
+            .flat_map(|channel| std::iter::repeat_n(cancel(channel), 3))
+            .chain((0..CHANNELS.len()).map(Step::Close));
+        let mut steps = Vec::new();
+        let mut has_doubles = false;
+        let mut missing: BTreeSet<&'static str> = QUEUES.into();
+        let mut ready = Seen::default().ready;
+        for step in program.0.iter().cloned().chain(closing) {
+            if matches!(step, Step::Kill(link) if embedded.is_contested(link)) {
+                // Its channels end in any order, and until the last one has, it is handed what the others leave behind.
+                return Verdict::Open;
+            }
+            embedded.begin();
+            embedded.take(&step);
+            if is_short_lived {
+                clock.advance(STEP);
+            }
+            embedded.look(1, &BTreeSet::new());
+            if embedded.is_open {
+                return Verdict::Open;
+            }
+            let expected = embedded.seen();
+            let is_missing = |queue: &&'static str| expected.ready[queue] == Err(404);
+            missing.retain(is_missing);
+            self.side.begin();
+            self.side.take(&step);
+            if is_short_lived {
+                wait::let_pass(MOMENT);
+            }
+            let seen = await_agreement(&mut self.side, expected, rounds, &missing, limit);
+            let is_idle = expected.answer.is_empty() && expected.heard.is_empty();
+            if !is_idle || seen != *expected {
+                steps.push(format!("{step:?}\n        {}", brief(&seen)));
+            }
+            has_doubles |= QUEUES.iter().any(|queue| has_doubles_in(&broker, queue))
+                || expected.heard.values().any(|heard| doubles(heard));
+            if has_doubles && !agree(&seen, expected) && agree_but_for_details(&seen, expected) {
+                return Verdict::Open;
+            }
+            if !agree(&seen, expected) {
+                if self.has_doubles(&seen, expected) {
+                    return Verdict::Open;
+                }
+                return Verdict::Disagreed(Disagreement {
+                    steps,
+                    embedded: long(expected),
+                    real: long(&seen),
+                });
+            }
+            if seen.tags != expected.tags {
+                // Two queues delivered to one channel: which of them comes first is up to their processes.
+                return Verdict::Open;
+            }
+            if is_short_lived {
+                wait::let_pass(MOMENT);
+            }
+            missing = QUEUES.into_iter().filter(is_missing).collect();
+            ready = seen.ready;
+        }
+        for queue in QUEUES {
+            let Some(Ok(ready @ 1..)) = ready.get(queue).copied() else {
+                continue;
+            };
+            let (expected, seen) = (embedded.drain(queue, ready), self.side.drain(queue, ready));
+            if doubles(&expected) && sorted(&expected) == sorted(&seen) {
+                continue;
+            }
+            if expected != seen {
+                steps.push(format!("what is left in {queue}"));
+                return Verdict::Disagreed(Disagreement {
+                    steps,
+                    embedded: lines(&expected),
+                    real: lines(&seen),
+                });
+            }
+        }
+        Verdict::Agreed
+    }
+}
+
+fn await_agreement(
+    real: &mut Side,
+    expected: &Seen,
+    rounds: usize,
+    missing: &BTreeSet<&'static str>,
+    limit: Duration,
+) -> Seen {
+    let began = monotonic();
+    let mut pause = Duration::from_micros(200);
+    loop {
+        let seen = real.look(rounds, missing);
+        let is_over = began.elapsed() > limit;
+        if agree(seen, expected) || is_over {
+            return seen.clone();
+        }
+        wait::let_pass(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+/// Tags aside, see [`Verdict::Open`].
+fn agree(one: &Seen, other: &Seen) -> bool {
+    one.answer == other.answer && one.heard == other.heard && one.ready == other.ready
+}
+
+/// Whether a queue holds a message twice. One comes straight from its publisher then and the other by another queue, or both
+/// by other queues: which is first is up to their processes.
+fn has_doubles_in(broker: &Broker, queue: &str) -> bool {
+    let messages = broker.messages(queue);
+    let texts: Vec<String> = messages
+        .iter()
+        .map(|message| message.text().into())
+        .collect();
+    doubles(&texts)
+}
+
+fn doubles(lines: &[String]) -> bool {
+    let bodies: BTreeSet<&str> = lines.iter().map(|line| body(line)).collect();
+    bodies.len() < lines.len()
+}
+
+fn body(line: &str) -> &str {
+    line.split(' ').next().unwrap_or_default()
+}
+
+fn sorted(lines: &[String]) -> Vec<String> {
+    let mut lines = lines.to_vec();
+    lines.sort();
+    lines
+}
+
+/// Whether the same messages came, in whatever state.
+fn agree_but_for_details(one: &Seen, other: &Seen) -> bool {
+    let bodies = |seen: &Seen| -> Vec<String> {
+        let heard = seen.heard.values().flatten().map(|line| body(line));
+        heard.map(str::to_owned).collect()
+    };
+    let start = |seen: &Seen| seen.answer.splitn(4, ' ').take(3).collect::<String>();
+    start(one) == start(other) && bodies(one) == bodies(other) && one.ready == other.ready
+}
+
+fn brief(seen: &Seen) -> String {
+    let ready: Vec<String> = seen
+        .ready
+        .iter()
+        .filter_map(|(queue, ready)| Some(format!("{queue}: {}", ready.as_ref().ok()?)))
+        .collect();
+    let mut text = format!("{} [{}]", seen.answer, ready.join(", "));
+    for (consumer, heard) in &seen.heard {
+        for line in heard {
+            text.push_str(&format!("\n        consumer {consumer}: {line}"));
+        }
+    }
+    text
+}
+
+fn long(seen: &Seen) -> String {
+    format!("        {}", brief(seen))
+}
+
+fn lines(lines: &[String]) -> String {
+    lines
+        .iter()
+        .map(|line| format!("        {line}\n"))
+        .collect()
+}

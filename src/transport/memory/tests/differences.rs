@@ -1,0 +1,154 @@
+//! What the comparison with real brokers has brought to light.
+
+use super::*;
+use crate::declaration::ExchangeKind;
+
+fn with(
+    name: &str,
+    arguments: impl IntoIterator<Item = (&'static str, HeaderValue)>,
+) -> Declaration {
+    Declaration::durable_queue(name, arguments.into_iter().collect())
+}
+
+fn publish(channel: &dyn Channel, queue: &str, bodies: impl IntoIterator<Item = &'static str>) {
+    for body in bodies {
+        channel.publish(&message("", queue, body)).unwrap();
+    }
+}
+
+fn texts(broker: &Broker, queue: &str) -> Vec<String> {
+    let messages = broker.messages(queue);
+    messages
+        .iter()
+        .map(|message| message.text().into())
+        .collect()
+}
+
+#[test]
+fn unbinding_what_is_not_there_is_no_error() {
+    let broker = broker();
+    broker.unbind("q", "x", "k", &Headers::new()).unwrap();
+    let mut link = dial(&broker);
+    let exclusive = Declaration::Queue {
+        name: "q".to_owned(),
+        durable: false,
+        exclusive: true,
+        auto_delete: false,
+        arguments: Headers::new(),
+    };
+    channel(&mut link).declare(&exclusive).unwrap();
+    broker
+        .unbind("q", "amq.topic", "k", &Headers::new())
+        .unwrap();
+}
+
+#[test]
+fn a_binding_is_looked_at_before_the_owner_of_its_queue() {
+    let broker = broker();
+    let mut link = dial(&broker);
+    let exclusive = Declaration::Queue {
+        name: "q".to_owned(),
+        durable: false,
+        exclusive: true,
+        auto_delete: false,
+        arguments: Headers::new(),
+    };
+    channel(&mut link).declare(&exclusive).unwrap();
+    broker
+        .declare_exchange("x", ExchangeKind::Headers, &Headers::new())
+        .unwrap();
+    let nonsense: Headers = [("x-match", "none")].into_iter().collect();
+    let refused = broker.bind("q", "x", "", &nonsense).unwrap_err();
+    assert!(refused.is_precondition_failed(), "{refused}");
+    let refused = broker.bind("q", "x", "", &Headers::new()).unwrap_err();
+    assert!(refused.is_access_refused(), "{refused}");
+}
+
+#[test]
+fn a_full_classic_queue_takes_everything_back_before_it_drops_anything() {
+    let broker = broker();
+    let (mut dying, mut living) = (dial(&broker), dial(&broker));
+    let (one, other) = (channel(&mut dying), channel(&mut living));
+    other.declare(&queue("dead")).unwrap();
+    let limited = [
+        ("x-max-length", HeaderValue::I64(1)),
+        ("x-dead-letter-exchange", "".into()),
+        ("x-dead-letter-routing-key", "dead".into()),
+    ];
+    other.declare(&with("q", limited)).unwrap();
+    publish(&*other, "q", ["a"]);
+    one.pull("q").unwrap().unwrap();
+    publish(&*other, "q", ["b"]);
+    one.pull("q").unwrap().unwrap();
+    publish(&*other, "q", ["c"]);
+    one.close().unwrap();
+    assert_eq!(texts(&broker, "q"), ["c"]);
+    assert_eq!(texts(&broker, "dead"), ["a", "b"]);
+}
+
+#[test]
+fn a_consumer_that_was_full_goes_to_the_end_of_the_line() {
+    for declaration in [queue("q"), quorum("q")] {
+        let broker = broker();
+        let mut link = dial(&broker);
+        let (one, two) = (channel(&mut link), channel(&mut link));
+        one.declare(&declaration).unwrap();
+        for channel in [&one, &two] {
+            channel.limit_prefetch(1).unwrap();
+        }
+        let first = one.subscribe("q").unwrap();
+        publish(&*one, "q", ["a"]);
+        let tag = delivery(&*first).tag;
+        let second = two.subscribe("q").unwrap();
+        publish(&*one, "q", ["b", "c"]);
+        assert_eq!(text(&delivery(&*second)), "b");
+        // Its turn came and went; "c" waits for whoever is free.
+        two.ack(1, false).unwrap();
+        assert_eq!(text(&delivery(&*second)), "c");
+        two.ack(2, false).unwrap();
+        one.ack(tag, false).unwrap();
+        publish(&*one, "q", ["d"]);
+        assert_eq!(text(&delivery(&*second)), "d");
+    }
+}
+
+#[test]
+fn in_3_10_a_message_that_came_back_too_often_makes_room_for_two() {
+    for (profile, handed_out) in [(Profile::V3_10, 2), (Profile::V4_0, 1)] {
+        let broker = broker_of(profile);
+        let mut link = dial(&broker);
+        let consuming = channel(&mut link);
+        let limited = [
+            ("x-queue-type", "quorum".into()),
+            ("x-delivery-limit", HeaderValue::I64(0)),
+        ];
+        consuming.declare(&with("q", limited)).unwrap();
+        consuming.limit_prefetch(1).unwrap();
+        let subscription = consuming.subscribe("q").unwrap();
+        publish(&*consuming, "q", ["a"]);
+        let tag = delivery(&*subscription).tag;
+        consuming.nack(tag).unwrap();
+        publish(&*consuming, "q", ["b", "c", "d"]);
+        let handed = std::iter::from_fn(|| subscription.next()).count();
+        assert_eq!(handed, handed_out, "{profile}");
+    }
+}
+
+#[test]
+fn in_3_10_the_next_single_active_consumer_waits_for_something_to_happen() {
+    for profile in [Profile::V3_10, Profile::V4_0] {
+        let broker = broker_of(profile);
+        let mut link = dial(&broker);
+        let consuming = channel(&mut link);
+        let single = [("x-single-active-consumer", true.into())];
+        consuming.declare(&with("q", single)).unwrap();
+        consuming.limit_prefetch(1).unwrap();
+        let first = consuming.subscribe("q").unwrap();
+        let second = consuming.subscribe("q").unwrap();
+        publish(&*consuming, "q", ["a", "b"]);
+        delivery(&*first);
+        first.cancel().unwrap();
+        let is_handed_on = second.next().is_some();
+        assert_eq!(is_handed_on, profile == Profile::V4_0, "{profile}");
+    }
+}
