@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     let clock = TestClock::new();
     let embedded = MemoryBroker::with_clock(&clock);
     let (began, test_clock) = (Instant::now(), clock.clone());
-    let rabbitmq = std::env::var("AMQP_URL").ok();
+    let rabbitmq = std::env::var("AMQP_URL").ok().filter(|url| !url.is_empty());
     let on_rabbitmq = rabbitmq.is_some();
     if !on_rabbitmq {
         say(

@@ -34,6 +34,15 @@ pub(crate) fn spawn(
     Ok(())
 }
 
+/// Whether this thread belongs to `crew`.
+pub(crate) fn is_member(crew: &Arc<Crew>) -> bool {
+    MEMBERSHIP.with_borrow(|membership| {
+        membership
+            .as_ref()
+            .is_some_and(|membership| Arc::ptr_eq(&membership.crew, crew))
+    })
+}
+
 /// Blocks until an operation of `select` is ready, or the limit is over; which one is for the caller to find out.
 pub(crate) fn ready(mut select: Select<'_>, limit: Option<Instant>) {
     MEMBERSHIP.with_borrow(|membership| match membership {

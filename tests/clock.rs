@@ -203,3 +203,33 @@ fn waits_in_the_consumer_fall_where_the_test_wants_them() {
         assert_eq!(at, [0, millis]);
     }
 }
+
+#[test]
+fn a_handler_that_moves_the_clock_is_told_at_once() {
+    let clock = TestClock::new();
+    let broker = MemoryBroker::with_clock(&clock);
+    let mq = Connection::open(broker.url()).unwrap();
+    let topology = Topology::new().queue(Queue::new("q").dead_letter());
+    topology.apply(&mq).unwrap();
+    let inner = clock.clone();
+    mq.consume("q", move |_: Message<String>| inner.advance(hours(1)))
+        .unwrap();
+    mq.publish("", "q", "two apples").unwrap();
+    clock.advance(Duration::ZERO);
+    let dead = &broker.messages("q.dlq")[0];
+    let reason = dead.envelope().error().unwrap().to_owned();
+    assert!(
+        reason.contains("a handler cannot move the clock"),
+        "{reason}"
+    );
+    mq.close().unwrap();
+}
+
+#[test]
+fn a_broker_whose_name_is_none_for_a_url_is_not_made() {
+    for name in ["", "two words", "a/b", "é"] {
+        let error = MemoryBroker::builder().name(name).start().unwrap_err();
+        assert!(error.to_string().contains("one name"), "{error}");
+        assert!(MemoryBroker::named(name).is_err());
+    }
+}

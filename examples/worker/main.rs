@@ -31,6 +31,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
+    env_logger::init();
     let options = match Options::from_args(std::env::args_os().skip(1)) {
         Ok(Some(options)) => options,
         Ok(None) => {

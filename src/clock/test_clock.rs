@@ -3,7 +3,7 @@
 use super::{Clock, Timer, later, monotonic};
 use crate::threads::{self, Crew};
 use crossbeam_channel::Sender;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How long, in real time, the library's threads may take over what there is to do at one moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// More moments than this are something that repeats for ever.
-const MOST_MOMENTS: usize = 100_000;
+const MOST_MOMENTS: usize = 10_000;
 /// 2026-01-01T00:00:00Z, when every test clock starts.
 const STARTS_AT_MILLIS: i64 = 1_767_225_600_000;
 
@@ -94,11 +94,10 @@ impl TestClock {
     ///
     /// # Panics
     ///
-    /// When a thread of the library is busy for more than a minute of real time: in a handler that does not return, or
-    /// with a broker that was frozen. The text names the threads.
+    /// In a handler or an observer, which the clock would wait for; and when a thread of the library is busy for more than a
+    /// minute of real time, such as in a handler that does not return. The text names the threads.
     pub fn advance(&self, duration: Duration) {
-        let _moving = self.0.moving.lock();
-        self.settle();
+        let _moving = self.begin_to_move();
         let until = later(self.now(), duration);
         while let Some(due) = self.next_due().filter(|due| *due <= until) {
             self.move_to(due);
@@ -111,11 +110,10 @@ impl TestClock {
     ///
     /// # Panics
     ///
-    /// As [`advance`](Self::advance), and when there is no end to it: a message that is handed back for ever because
-    /// the broker takes no copy of it, a consumer whose queue is missing.
+    /// As [`advance`](Self::advance), and when there is no end to it after 10 000 moments: a message that is handed back for ever
+    /// because the broker takes no copy of it, a consumer whose queue is missing.
     pub fn advance_until_idle(&self) -> Duration {
-        let _moving = self.0.moving.lock();
-        self.settle();
+        let _moving = self.begin_to_move();
         let began = self.now();
         for _ in 0..MOST_MOMENTS {
             match self.next_due() {
@@ -123,7 +121,10 @@ impl TestClock {
                 None => return self.now().saturating_duration_since(began),
             }
         }
-        panic!("something waits for the clock again and again: it would never be idle");
+        panic!(
+            "something waits for the clock again and again: after {:?} in {MOST_MOMENTS} moments it is not idle",
+            self.now().saturating_duration_since(began)
+        );
     }
 
     /// How far the clock has been moved since it was made.
@@ -144,6 +145,16 @@ impl TestClock {
             "the place is a number from 0 to 1"
         );
         self.0.time.lock().chance = place;
+    }
+
+    fn begin_to_move(&self) -> MutexGuard<'_, ()> {
+        assert!(
+            !threads::is_member(&self.0.crew),
+            "a handler cannot move the clock, which waits for it"
+        );
+        let moving = self.0.moving.lock();
+        self.settle();
+        moving
     }
 
     /// When the next timer is due that somebody still waits for.
@@ -267,6 +278,23 @@ mod tests {
         let rounds: Vec<_> = count.try_iter().collect();
         assert_eq!(rounds, [(0, SECOND), (1, 2 * SECOND), (2, 3 * SECOND)]);
         assert_eq!(clock.advance_until_idle(), 2 * SECOND);
+    }
+
+    #[test]
+    #[should_panic(expected = "it is not idle")]
+    fn what_waits_again_and_again_is_no_endless_loop() {
+        let clock = TestClock::new();
+        let inner = clock.clone();
+        let work = move || {
+            loop {
+                let timer = inner.at(inner.now() + SECOND);
+                let mut select = crossbeam_channel::Select::new();
+                select.recv(&timer);
+                threads::ready(select, None);
+            }
+        };
+        clock.spawn("ticker".to_owned(), Box::new(work)).unwrap();
+        clock.advance_until_idle();
     }
 
     #[test]

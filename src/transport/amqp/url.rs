@@ -61,7 +61,9 @@ impl BrokerUrl {
         let text = text.trim();
         let url = Url::parse(text).map_err(|error| {
             let hint = match error {
-                ParseError::RelativeUrlWithoutBase => "; it begins with amqp:// or amqps://",
+                ParseError::RelativeUrlWithoutBase => {
+                    "; it begins with amqp://, amqps:// or memory://"
+                }
                 ParseError::InvalidPort => {
                     "; special characters in a password are written percent-encoded"
                 }
@@ -74,7 +76,7 @@ impl BrokerUrl {
             "amqps" => true,
             other => {
                 return Err(UrlError(format!(
-                    "the URL's scheme is {other:?}, not amqp or amqps"
+                    "the URL's scheme is {other:?}, not amqp or amqps, and it does not begin with memory://"
                 )));
             }
         };

@@ -183,7 +183,8 @@ impl Broker {
         self.with(|hub, _| hub.state.faults.lose = count);
     }
 
-    /// Raises an alarm: whoever publishes from now on is told, and not read any more.
+    /// Raises an alarm: whoever publishes from now on is told, and not read any more. As with RabbitMQ that takes one publish,
+    /// which ends as unknown after the confirm timeout; those after it are refused at once.
     pub fn block(&self, reason: &str) {
         self.with(|hub, _| hub.faults.alarm = Some(reason.to_owned()));
     }

@@ -41,7 +41,7 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`] when it has to be made and no thread can be started.
+    /// [`Error::Configuration`] when it has to be made and is no name for a URL, or no thread can be started.
     pub fn named(name: &str) -> Result<Self, Error> {
         registry::named(name, None).map_err(Error::Configuration)
     }
@@ -91,7 +91,8 @@ impl BrokerBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`] when a broker of this name is running already, or no thread can be started.
+    /// [`Error::Configuration`] when a broker of this name is running already, the name is none for a URL (letters, digits,
+    /// `.`, `_` and `-`), or no thread can be started.
     pub fn start(self) -> Result<Broker, Error> {
         registry::make(self.name, self.profile, self.clock).map_err(Error::Configuration)
     }

@@ -25,7 +25,7 @@ pub struct QueueView {
     pub exclusive: bool,
     /// Whether it goes with its last consumer.
     pub auto_delete: bool,
-    /// As it was declared.
+    /// As it was declared; where RabbitMQ 4 adds `x-queue-type`, it is there too.
     pub arguments: Headers,
     /// The policy that applies to it.
     pub policy: Option<String>,

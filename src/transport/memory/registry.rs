@@ -2,6 +2,7 @@
 
 use super::broker::{Broker, WeakBroker};
 use super::profile::Profile;
+use super::url::check_name;
 use crate::clock::{Clock, SystemClock};
 use crate::id::new_id;
 use parking_lot::Mutex;
@@ -40,6 +41,7 @@ pub(crate) fn named(name: &str, profile: Option<Profile>) -> Result<Broker, Stri
             _ => Ok(broker),
         };
     }
+    check_name(name)?;
     let broker = start(
         name.to_owned(),
         profile.unwrap_or_default(),
@@ -56,6 +58,7 @@ pub(crate) fn make(
     clock: Arc<dyn Clock>,
 ) -> Result<Broker, String> {
     let name = name.unwrap_or_else(new_id);
+    check_name(&name)?;
     let mut brokers = BROKERS.lock();
     brokers.retain(|_, entry| entry.broker().is_some());
     if brokers.contains_key(&name) {

@@ -30,12 +30,7 @@ impl MemoryUrl {
     fn read(text: &str) -> Result<Self, String> {
         let url = Url::parse(text).map_err(|error| format!("the URL cannot be read: {error}"))?;
         let name = url.host_str().unwrap_or_default();
-        let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if name.is_empty() || !name.chars().all(is_name) {
-            return Err(
-                "an embedded broker's name is made of letters, digits, '.', '_' and '-'".to_owned(),
-            );
-        }
+        check_name(name)?;
         let has_more = !matches!(url.path(), "" | "/")
             || !url.username().is_empty()
             || url.password().is_some()
@@ -77,6 +72,17 @@ impl MemoryUrl {
         }
         Ok(())
     }
+}
+
+/// Whether a broker of that name can be reached by a URL.
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || !name.chars().all(is_allowed) {
+        return Err(format!(
+            "an embedded broker has one name, of letters, digits, '.', '_' and '-'; {name:?} is none"
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
