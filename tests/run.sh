@@ -33,7 +33,7 @@ if (($#)); then
   exec cargo test --locked --all-features "$@"
 fi
 # On the embedded broker tests wait more than they work, and disturb nobody else's: many at a time.
-RUST_TEST_THREADS=24 cargo test --locked --all-features --test memory
+RUST_TEST_THREADS=12 cargo test --locked --all-features --test memory
 rest=()
 for suite in tests/*.rs tests/*/main.rs; do
   name=${suite#tests/}

@@ -6,7 +6,7 @@ use std::thread;
 use rungmq::{Publish, PublishError};
 
 use super::{take_down, told, wait_until_up};
-use crate::harness::wait::let_pass;
+use crate::harness::wait::{let_pass, wait_for_value};
 use crate::harness::{Proxy, Vhost, secs, wait_until};
 use crate::observed::{SOON, now};
 use crate::shutdown::alone::{alone, library_threads};
@@ -116,7 +116,7 @@ fn publishing_in_a_loop_while_the_broker_is_gone_for_long_costs_no_memory_and_ev
             let body = "x".repeat(10_000);
             let publish = || mq.publish_with(Publish::text(&*body).routing_key("q"));
             publish().unwrap();
-            let mut threads = library_threads();
+            let threads = library_threads();
             take_down(&proxy);
             let down = now();
             let mut refused = 0_u64;
@@ -144,13 +144,7 @@ fn publishing_in_a_loop_while_the_broker_is_gone_for_long_costs_no_memory_and_ev
             proxy.refuse(false);
             wait_until_up(mq);
             publish().unwrap();
-            let mut after = Vec::new();
-            wait_until(SOON, "no thread was left behind", || {
-                after = library_threads();
-                after.len() <= threads.len()
-            });
-            threads.sort();
-            assert_eq!(after, threads);
+            wait_for_value(SOON, "the threads", &threads, library_threads);
         },
     );
 }
