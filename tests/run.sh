@@ -34,5 +34,11 @@ if (($#)); then
 fi
 # On the embedded broker tests wait more than they work, and disturb nobody else's: many at a time.
 RUST_TEST_THREADS=24 cargo test --locked --all-features --test memory
-cargo test --locked --all-features --lib --bins --examples --test clock --test it --test disasters
+rest=()
+for suite in tests/*.rs tests/*/main.rs; do
+  name=${suite#tests/}
+  name=${name%%[./]*}
+  [[ $name == memory ]] || rest+=(--test "$name")
+done
+cargo test --locked --all-features --lib --bins --examples "${rest[@]}"
 cargo test --locked --all-features --doc

@@ -1,8 +1,8 @@
 //! The tests of `tests/it` on the embedded broker: the same files, over a kit of the same names.
 //!
 //! What needs more than behaviour stays with a real broker. Single tests say why at `only_on_rabbitmq!`; whole modules are
-//! `bounds`, `chaos`, `examples` and `worker_process` (processes of their own), `cluster` (several nodes), `guard`, `latency`,
-//! `opening` and `tls` (bytes on a socket), `logins` (several users). `tests/conformance.sh` lists what runs where.
+//! `bounds`, `examples` and `worker_process` (processes of their own), `guard`, `latency`, `opening` and `tls` (bytes on a
+//! socket), `logins` (several users). `tests/conformance.sh` lists what runs where.
 //!
 //! `RUNGMQ_TEST_PROFILE` chooses the version it behaves like: `3.10`, the default, or `4.0`.
 #![allow(

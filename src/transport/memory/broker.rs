@@ -29,12 +29,12 @@ use std::time::{Duration, Instant};
 /// # What it does not model
 ///
 /// * Streams: declaring one is refused with 540.
-/// * Clusters, policies, more than one virtual host, users other than `guest` and their permissions (but see
-///   [`refuse`](Self::refuse)).
+/// * Clusters (but see [`lose_queue`](Self::lose_queue)), more than one virtual host, users other than `guest` and their
+///   permissions (but see [`refuse`](Self::refuse)), policies but for [some](Self::set_policy).
 /// * At-least-once dead-lettering: `x-dead-letter-strategy` is checked, and the messages go at most once.
 /// * Exchanges bound to exchanges, exchanges that delete themselves, transactions, direct reply-to (a message that asks for it
-///   is refused, as by a broker on whose channel nobody consumes the replies), consumers with priorities or exclusive ones,
-///   consuming without acknowledgements.
+///   is refused, as by a broker on whose channel nobody consumes the replies), consumers with priorities, exclusive ones but for
+///   [`occupy`](Self::occupy), consuming without acknowledgements.
 /// * The limit on the time that a consumer may hold a message (`consumer_timeout`).
 /// * Latency: a confirm, or a message that has left one queue for another, is there at once. A quorum queue with
 ///   `reject-publish` tells its publishers at once that it is full, so that they get one message too many into it, not
