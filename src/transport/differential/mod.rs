@@ -31,7 +31,7 @@ use std::time::Duration;
 const WORKERS: u64 = 4;
 
 /// How many programs are run unless the environment says otherwise.
-const PROGRAMS: u64 = 200;
+const PROGRAMS: u64 = 150;
 
 /// How long the real broker may take for what follows from a step.
 const LIMIT: Duration = Duration::from_secs(5);

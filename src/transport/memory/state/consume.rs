@@ -244,18 +244,20 @@ impl State {
         }
     }
 
-    /// Whether there was too much.
+    /// Whether there was too much. What a quorum queue drops at once is dead-lettered last first.
     pub(super) fn drop_over_limit(&mut self, name: &str) -> bool {
-        let mut dropped = false;
-        while let Some(entry) = self
-            .queues
-            .get_mut(name)
-            .and_then(|queue| queue.pop_over_limit())
-        {
-            self.bury(name, entry, Reason::MaxLength);
-            dropped = true;
+        let Some(queue) = self.queues.get_mut(name) else {
+            return false;
+        };
+        let mut dropped: Vec<Entry> = std::iter::from_fn(|| queue.pop_over_limit()).collect();
+        if queue.kind == QueueKind::Quorum {
+            dropped.reverse();
         }
-        dropped
+        let was_too_much = !dropped.is_empty();
+        for entry in dropped {
+            self.bury(name, entry, Reason::MaxLength);
+        }
+        was_too_much
     }
 
     /// The consumer whose turn it is, of those that may be handed one more; it goes to the end of the line.
