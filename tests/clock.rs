@@ -203,3 +203,25 @@ fn waits_in_the_consumer_fall_where_the_test_wants_them() {
         assert_eq!(at, [0, millis]);
     }
 }
+
+#[test]
+fn a_handler_that_moves_the_clock_is_told_at_once() {
+    let clock = TestClock::new();
+    let broker = MemoryBroker::with_clock(&clock);
+    let mq = Connection::open(broker.url()).unwrap();
+    Topology::new()
+        .queue(Queue::new("orders").dead_letter())
+        .apply(&mq)
+        .unwrap();
+    let own = clock.clone();
+    mq.consume("orders", move |_: Message<String>| own.advance(hours(1)))
+        .unwrap();
+    mq.publish("", "orders", "two apples").unwrap();
+    let began = Instant::now();
+    clock.advance(Duration::ZERO);
+    assert!(began.elapsed() < Duration::from_secs(30));
+    let dead = broker.messages("orders.dlq");
+    let reason = dead[0].envelope().error().unwrap().to_owned();
+    assert!(reason.contains("cannot move the clock"), "{reason}");
+    mq.close().unwrap();
+}
