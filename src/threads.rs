@@ -34,15 +34,6 @@ pub(crate) fn spawn(
     Ok(())
 }
 
-/// Whether this thread belongs to `crew`.
-pub(crate) fn is_member(crew: &Arc<Crew>) -> bool {
-    MEMBERSHIP.with_borrow(|membership| {
-        membership
-            .as_ref()
-            .is_some_and(|membership| Arc::ptr_eq(&membership.crew, crew))
-    })
-}
-
 /// Blocks until an operation of `select` is ready, or the limit is over; which one is for the caller to find out.
 pub(crate) fn ready(mut select: Select<'_>, limit: Option<Instant>) {
     MEMBERSHIP.with_borrow(|membership| match membership {
@@ -82,9 +73,8 @@ pub(crate) struct Crew {
 struct State {
     members: BTreeMap<u64, Member>,
     joined: u64,
-    /// Counts how often everybody was asked anew: an answer to an earlier question is none to this one.
-    round: u64,
-    /// Counts what may have given somebody something to do: every end of a wait, every coming and going.
+    /// Counts what may have given somebody something to do: every beginning and end of a wait, every coming and going, and whatever was
+    /// done outside before somebody wants to know.
     stirred: u64,
 }
 
@@ -93,8 +83,8 @@ struct Member {
     name: String,
     /// How to ask it whether it has anything to do, while it waits.
     waiting: Option<Question>,
-    /// It has been asked since it began to wait, and has not.
-    is_idle: bool,
+    /// What [`State::stirred`] was when it last looked and had nothing to do.
+    idle_at: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -113,6 +103,14 @@ impl Question {
 }
 
 impl Crew {
+    /// Whether this thread is one of its members.
+    pub(crate) fn is_own(self: &Arc<Self>) -> bool {
+        MEMBERSHIP.with_borrow(|membership| {
+            let crew = membership.as_ref().map(|membership| &membership.crew);
+            crew.is_some_and(|crew| Arc::ptr_eq(crew, self))
+        })
+    }
+
     fn join(self: &Arc<Self>, name: String) -> Membership {
         let mut state = self.state.lock();
         state.joined += 1;
@@ -121,7 +119,7 @@ impl Crew {
         let member = Member {
             name,
             waiting: None,
-            is_idle: false,
+            idle_at: None,
         };
         state.members.insert(id, member);
         Membership {
@@ -134,10 +132,11 @@ impl Crew {
     /// Waits until every member waits and none of them has anything to do, at most until `limit`; the names of those that are
     /// still at work then.
     ///
-    /// All must wait to begin with, each must then say that nothing has come for it, and nobody may have stirred until the last
-    /// one has: who was waiting all the time gave nobody anything.
+    /// All must wait to begin with, each must then say that nothing has come for it, and nobody may have stirred from before the
+    /// first one looked until the last one has: who was waiting all the time gave nobody anything.
     pub(crate) fn settle(&self, limit: Instant) -> Result<(), Vec<String>> {
         let mut state = self.state.lock();
+        state.stirred += 1;
         loop {
             while let Some(at_work) = state.at_work() {
                 if self.changed.wait_until(&mut state, limit).timed_out() {
@@ -145,10 +144,6 @@ impl Crew {
                 }
             }
             let stirred = state.stirred;
-            state.round += 1;
-            for member in state.members.values_mut() {
-                member.is_idle = false;
-            }
             while state.stirred == stirred {
                 if !state.ask() {
                     return Ok(());
@@ -181,7 +176,10 @@ impl State {
     /// Asks every member that has not answered yet; whether there was one.
     fn ask(&self) -> bool {
         let mut asked = false;
-        for member in self.members.values().filter(|member| !member.is_idle) {
+        for member in self.members.values() {
+            if member.idle_at == Some(self.stirred) {
+                continue;
+            }
             asked = true;
             if let Some(question) = &member.waiting {
                 question.ask();
@@ -208,12 +206,12 @@ impl Membership {
                 break;
             }
             let _ = self.question.1.try_recv();
-            let round = self.round();
             select.remove(asked);
+            let stirred = self.stirred();
             if select.try_ready().is_ok() {
                 break;
             }
-            self.has_nothing_to_do(round);
+            self.has_nothing_to_do(stirred);
         }
         self.end_wait();
     }
@@ -227,31 +225,31 @@ impl Membership {
         self.begin_wait(Question::Condvar(condvar.clone()));
         loop {
             condvar.wait(guard);
-            let round = self.round();
+            let stirred = self.stirred();
             if has_work(guard) {
                 break;
             }
-            self.has_nothing_to_do(round);
+            self.has_nothing_to_do(stirred);
         }
         self.end_wait();
     }
 
     fn begin_wait(&self, question: Question) {
-        self.crew.update(self.id, |_, member| {
-            member.waiting = Some(question);
-            member.is_idle = false;
-        });
-    }
-
-    /// To be read before looking for work: what comes after the look belongs to a later round.
-    fn round(&self) -> u64 {
-        self.crew.state.lock().round
-    }
-
-    fn has_nothing_to_do(&self, round: u64) {
         self.crew.update(self.id, |state, member| {
-            member.is_idle = state.round == round;
+            // Who looked while this one was at work may have looked too early.
+            state.stirred += 1;
+            member.waiting = Some(question);
         });
+    }
+
+    /// To be asked before the look, so that an answer that has been overtaken does not count.
+    fn stirred(&self) -> u64 {
+        self.crew.state.lock().stirred
+    }
+
+    fn has_nothing_to_do(&self, stirred: u64) {
+        self.crew
+            .update(self.id, |_, member| member.idle_at = Some(stirred));
     }
 
     fn end_wait(&self) {
@@ -361,6 +359,26 @@ mod tests {
         assert_eq!(settled, Err(vec!["busy".to_owned()]));
         drop(release);
         settle(&crew);
+    }
+
+    #[test]
+    fn an_answer_that_was_overtaken_does_not_count() {
+        let crew = Arc::new(Crew::default());
+        let late = crew.join("late".to_owned());
+        late.begin_wait(Question::Channel(late.question.0.clone()));
+        let looked = late.stirred();
+        // Before the answer is given somebody else works, and may have left something.
+        drop(crew.join("other".to_owned()));
+        late.has_nothing_to_do(looked);
+        assert!(crew.state.lock().ask(), "it has to look again");
+        // So may who is at work while it looks, and has left something by the time that they wait.
+        let other = crew.join("other".to_owned());
+        late.has_nothing_to_do(late.stirred());
+        other.begin_wait(Question::Channel(other.question.0.clone()));
+        other.has_nothing_to_do(other.stirred());
+        assert!(crew.state.lock().ask(), "it has to look again");
+        late.has_nothing_to_do(late.stirred());
+        assert!(!crew.state.lock().ask());
     }
 
     #[test]

@@ -218,10 +218,7 @@ fn a_handler_that_moves_the_clock_is_told_at_once() {
     clock.advance(Duration::ZERO);
     let dead = &broker.messages("q.dlq")[0];
     let reason = dead.envelope().error().unwrap().to_owned();
-    assert!(
-        reason.contains("a handler cannot move the clock"),
-        "{reason}"
-    );
+    assert!(reason.contains("cannot move the clock"), "{reason}");
     mq.close().unwrap();
 }
 

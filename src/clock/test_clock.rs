@@ -29,7 +29,8 @@ const STARTS_AT_MILLIS: i64 = 1_767_225_600_000;
 ///
 /// [`advance`](Self::advance) and [`advance_until_idle`](Self::advance_until_idle) go from one moment at which something is due
 /// to the next, and at each wait until no thread of the library has anything left to do: when they return,
-/// everything that was due has happened, handlers included. So a handler must not wait for the thread that moves the clock.
+/// everything that was due has happened, handlers included. So a handler must not wait for the thread that moves the clock,
+/// and cannot move it itself.
 ///
 /// ```
 /// use rungmq::testing::{MemoryBroker, TestClock};
@@ -71,6 +72,13 @@ struct Time {
     set: u64,
 }
 
+impl Time {
+    fn next_due(&mut self) -> Option<Instant> {
+        self.timers.retain(|_, alarm| alarm.strong_count() > 0);
+        self.timers.keys().next().map(|(due, _)| *due)
+    }
+}
+
 impl TestClock {
     /// A clock that stands at its start.
     #[must_use]
@@ -99,10 +107,9 @@ impl TestClock {
     pub fn advance(&self, duration: Duration) {
         let _moving = self.begin_to_move();
         let until = later(self.now(), duration);
-        while let Some(due) = self.next_due().filter(|due| *due <= until) {
-            self.move_to(due);
+        while self.step(until) {
+            self.settle();
         }
-        self.0.time.lock().passed = until.saturating_duration_since(self.0.began);
         self.settle();
     }
 
@@ -116,10 +123,11 @@ impl TestClock {
         let _moving = self.begin_to_move();
         let began = self.now();
         for _ in 0..MOST_MOMENTS {
-            match self.next_due() {
-                Some(due) => self.move_to(due),
-                None => return self.now().saturating_duration_since(began),
-            }
+            let Some(due) = self.next_due() else {
+                return self.now().saturating_duration_since(began);
+            };
+            self.step(due);
+            self.settle();
         }
         panic!(
             "something waits for the clock again and again: after {:?} in {MOST_MOMENTS} moments it is not idle",
@@ -149,8 +157,8 @@ impl TestClock {
 
     fn begin_to_move(&self) -> MutexGuard<'_, ()> {
         assert!(
-            !threads::is_member(&self.0.crew),
-            "a handler cannot move the clock, which waits for it"
+            !self.0.crew.is_own(),
+            "a handler or an observer cannot move the clock, which waits for it"
         );
         let moving = self.0.moving.lock();
         self.settle();
@@ -159,22 +167,22 @@ impl TestClock {
 
     /// When the next timer is due that somebody still waits for.
     fn next_due(&self) -> Option<Instant> {
-        let mut time = self.0.time.lock();
-        time.timers.retain(|_, alarm| alarm.strong_count() > 0);
-        time.timers.keys().next().map(|(due, _)| *due)
+        self.0.time.lock().next_due()
     }
 
-    /// Fires what is due at `due`, one timer after the other, so that what follows from each has happened before the next.
-    fn move_to(&self, due: Instant) {
-        let fired = {
-            let mut time = self.0.time.lock();
-            time.passed = due.saturating_duration_since(self.0.began);
-            time.timers.pop_first()
-        };
+    /// Fires the first timer that is due until `until`, and only that, so that what follows from each has happened before the
+    /// next. When there is none it is `until` now, and the answer false.
+    fn step(&self, until: Instant) -> bool {
+        let mut time = self.0.time.lock();
+        let due = time.next_due().filter(|due| *due <= until);
+        let now = due.unwrap_or(until);
+        time.passed = now.saturating_duration_since(self.0.began);
+        let fired = due.and_then(|_| time.timers.pop_first());
+        drop(time);
         if let Some(alarm) = fired.and_then(|(_, alarm)| alarm.upgrade()) {
-            let _ = alarm.send(due);
+            let _ = alarm.send(now);
         }
-        self.settle();
+        due.is_some()
     }
 
     fn settle(&self) {
@@ -278,6 +286,22 @@ mod tests {
         let rounds: Vec<_> = count.try_iter().collect();
         assert_eq!(rounds, [(0, SECOND), (1, 2 * SECOND), (2, 3 * SECOND)]);
         assert_eq!(clock.advance_until_idle(), 2 * SECOND);
+    }
+
+    #[test]
+    fn a_timer_that_is_set_while_the_clock_moves_never_takes_it_back() {
+        let clock = TestClock::new();
+        let start = clock.now();
+        let late = clock.at(start + 3 * SECOND);
+        assert_eq!(clock.next_due(), Some(start + 3 * SECOND));
+        // Somebody outside, between the look and the step.
+        let (first, second) = (clock.at(start + SECOND), clock.at(start + 2 * SECOND));
+        let mut times = Vec::new();
+        while clock.step(start + 3 * SECOND) {
+            times.push(clock.elapsed());
+        }
+        assert_eq!(times, [SECOND, 2 * SECOND, 3 * SECOND]);
+        assert!(first.is_due() && second.is_due() && late.is_due());
     }
 
     #[test]

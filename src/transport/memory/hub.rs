@@ -62,12 +62,14 @@ impl Hub {
         link: LinkId,
         channel: Option<ChannelId>,
         operation: Operation,
-        reply: Option<Reply>,
+        mut reply: Option<Reply>,
     ) {
         self.last_request += 1;
         if let Some(wire) = self.wires.get_mut(&link) {
-            if let Some(client) = &wire.client {
-                client.activity.note_write();
+            match &wire.client {
+                Some(client) => client.activity.note_write(),
+                // Nobody is left to hear the answer, and whoever asked would wait for as long as this is not read.
+                None => reply = None,
             }
             let latency = self.faults.latency;
             wire.inbox.push_back(Request {

@@ -288,3 +288,18 @@ fn a_slow_broker_reads_everything_later_and_in_order() {
     broker.slow_down(Duration::ZERO);
     assert_eq!(text(&channel.pull("q").unwrap().unwrap()), "a");
 }
+
+#[test]
+fn a_call_that_comes_after_the_kill_does_not_wait_for_a_frozen_broker() {
+    let broker = broker();
+    let dialled = dial(&broker);
+    broker.freeze();
+    dialled.kill.throw();
+    let (reply, answer) = crossbeam_channel::bounded(1);
+    broker.with(|hub, _| {
+        let link = *hub.wires.keys().next().unwrap();
+        hub.submit(link, None, Operation::OpenChannel, Some(reply));
+    });
+    let answer = answer.try_recv();
+    assert!(answer.is_err_and(|error| error.is_disconnected()));
+}
