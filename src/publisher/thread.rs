@@ -7,7 +7,7 @@ use super::{
     Command, PublishResult, PublisherSettings, PublisherView, UnknownCause, Waiter, Writing,
     blocked_text,
 };
-use crate::clock::{Timer, monotonic};
+use crate::clock::monotonic;
 use crate::link::{Backoff, Link, LinkNotice, Over, OverSignal};
 use crate::metrics::Published;
 use crate::shutdown::Deadline;
@@ -115,10 +115,12 @@ impl PublisherThread {
         let retry = match self.state {
             State::Absent {
                 not_before: Some(instant),
-            } if self.is_needed() => self.settings.clock.at(instant),
-            _ => Timer::never(),
+            } if self.is_needed() => Some(self.settings.clock.at(instant)),
+            _ => None,
         };
-        select.recv(&retry);
+        if let Some(retry) = &retry {
+            select.recv(retry);
+        }
         let silence = self
             .copies
             .waits_for_silence()
