@@ -1,12 +1,14 @@
 //! Holds what the producer was told against what the handlers wrote and what the broker has in the end.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
 use super::gremlin::{Event, What};
 use super::losses::{Losses, Lost};
 use super::plan::Goes;
 use super::producer::{NUMBER, Published, Told};
 use super::story::Story;
+use super::times::{Times, UNWRITTEN};
 use super::work::{ATTEMPTS, Line, Plan, Step};
 use crate::harness::Got;
 
@@ -224,10 +226,13 @@ impl Check<'_> {
                     before.find_map(|first| self.cause(first, next, plan))
                 })
                 .collect();
-            if causes.len() < again {
+            let home_again = self.home_again(attempt, plan);
+            if causes.len() + home_again < again {
                 self.fault(&format!("attempt {attempt} came again without a cause"));
             }
-            for cause in causes.into_iter().take(again) {
+            let home_again =
+                iter::repeat_n("broker killed just after a wait in a rung", home_again);
+            for cause in causes.into_iter().chain(home_again).take(again) {
                 *self.ledger.delivered_again.entry(cause).or_default() += 1;
             }
             let ended = self
@@ -237,6 +242,24 @@ impl Check<'_> {
                 .count();
             copies = ended.max(1);
         }
+    }
+
+    /// How often it may have come home from a rung, and once more when a kill had undone that the rung had let it go.
+    fn home_again(&self, attempt: u32, plan: Plan) -> usize {
+        let Goes::IntoRung(wait) = plan.goes(attempt - 1) else {
+            return 0;
+        };
+        let into_rung = self
+            .story
+            .steps(Step::Ended)
+            .filter(|line| line.attempt == attempt - 1);
+        into_rung
+            .map(|line| {
+                Times(self.events)
+                    .kills_just_after_wait(line, wait, UNWRITTEN)
+                    .count()
+            })
+            .sum()
     }
 
     /// What may have made the broker deliver again.

@@ -119,6 +119,37 @@ fn of_two_copies_either_may_be_delivered_again() {
 }
 
 #[test]
+fn a_kill_just_after_a_wait_in_a_rung_may_bring_it_home_twice() {
+    let twice = |queue, kill| {
+        story(queue, Plan::Fail(2))
+            .ended(1, 10)
+            // In the rung of 600 ms from 500 on.
+            .ended(2, 500)
+            .event(What::BrokerKilled, kill, kill + 3_000)
+            .accepted(3, kill + 5_000)
+            .accepted(3, kill + 5_010)
+    };
+    for queue in [CLASSIC, QUORUM] {
+        for kill in [1_000, 1_200, 3_000] {
+            let ledger = twice(queue, kill).ledger();
+            assert!(ledger.faults.is_empty(), "{:?}", ledger.faults);
+            assert_eq!(ledger.delivered_again.values().sum::<usize>(), 1);
+        }
+        for kill in [600, 5_000] {
+            assert_eq!(twice(queue, kill).ledger().faults.len(), 1, "{kill}");
+        }
+        let thrice = twice(queue, 1_200).accepted(3, 6_300).ledger();
+        assert_eq!(thrice.faults.len(), 1);
+    }
+    let waited_in_the_consumer = story(CLASSIC, Plan::Fail(1))
+        .ended(1, 10)
+        .event(What::BrokerKilled, 400, 3_000)
+        .accepted(2, 5_000)
+        .accepted(2, 5_010);
+    assert_eq!(waited_in_the_consumer.ledger().faults.len(), 1);
+}
+
+#[test]
 fn refused_copies_are_a_cause_for_who_was_to_be_copied() {
     let ledger = story(CLASSIC, Plan::Fatal)
         .ended(1, 10)

@@ -6,18 +6,11 @@ use super::plan::Goes;
 use super::producer::Published;
 use super::queues::{CLASSIC, QUORUM};
 use super::story::Story;
+use super::times::{LANDS, SIGNAL, Times, UNWRITTEN};
 use super::work::Line;
 
-/// A copy lands within milliseconds, and within so long on a busy machine.
-const LANDS: u64 = 1_000;
 /// One that lands later than the consumers' confirm timeout goes back as well. Said by the log, a loss need not be near.
 const LANDS_AT_LAST: u64 = 3_000;
-/// An event is noted when it begins; a signal sent has arrived by then.
-const SIGNAL: u64 = 200;
-/// How long before a kill a classic queue may have taken a message in, and not written it down.
-const UNWRITTEN: u64 = 2_000;
-/// What a policy of the gremlin cuts the waits in rungs to.
-const SHORTEST_WAIT: u64 = 100;
 
 /// What RabbitMQ does not promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +41,7 @@ impl Lost {
 
 /// What the gremlin did, and how many losses the broker has owned up to.
 pub(crate) struct Losses<'a> {
-    events: &'a [Event],
+    times: Times<'a>,
     /// After each kill, in order: so many messages were dropped by the log, and are not yet accounted for.
     dropped: Vec<usize>,
 }
@@ -56,7 +49,10 @@ pub(crate) struct Losses<'a> {
 impl<'a> Losses<'a> {
     /// `dropped` has a number for each kill of the broker in `events`.
     pub(crate) fn new(events: &'a [Event], dropped: Vec<usize>) -> Self {
-        Self { events, dropped }
+        Self {
+            times: Times(events),
+            dropped,
+        }
     }
 
     /// How RabbitMQ has lost a message that was confirmed and ended nowhere; `None` when it has not.
@@ -78,9 +74,9 @@ impl<'a> Losses<'a> {
     }
 
     fn deleted_under(&self, line: &Line, queue: &str) -> Option<Lost> {
-        let (first, last) = self.landing(line, LANDS);
+        let (first, last) = self.times.landing(line, LANDS);
         let meanwhile = |event: &&Event| event.from <= last && event.to >= first;
-        self.events.iter().filter(meanwhile).find_map(|event| {
+        self.times.0.iter().filter(meanwhile).find_map(|event| {
             let What::Deleted(queues) = &event.what else {
                 return None;
             };
@@ -92,21 +88,20 @@ impl<'a> Losses<'a> {
     }
 
     fn lost_on_the_way_home(&mut self, line: &Line, queue: &str, wait: u64) -> Option<Lost> {
-        let (due, due_at_last) = self.due(line, wait, LANDS_AT_LAST);
-        let (events, dropped) = (self.events, &mut self.dropped);
+        let (due, due_at_last) = self.times.due(line, wait, LANDS_AT_LAST);
+        let dropped = &mut self.dropped;
         // The rungs send home what has expired as soon as the broker is up, a quorum queue has its election after that.
-        let mut without_leader = kills(events).zip(dropped).filter(|(kill, dropped)| {
+        let mut without_leader = self.times.kills().zip(dropped).filter(|(kill, dropped)| {
             queue == QUORUM && **dropped > 0 && due <= kill.to && due_at_last >= kill.from
         });
         if let Some((_, dropped)) = without_leader.next() {
             *dropped -= 1;
             return Some(Lost::WithoutLeader);
         }
-        let (due, due_until) = self.due(line, wait, LANDS);
-        let unwritten = |kill: &Event| {
-            due <= kill.from + SIGNAL && due_until + unwritten_for(queue) >= kill.from
-        };
-        kills(events).any(unwritten).then_some(Lost::Unwritten)
+        let mut just_before = self
+            .times
+            .kills_just_after_wait(line, wait, unwritten_for(queue));
+        just_before.next().map(|_| Lost::Unwritten)
     }
 
     /// Whether a handler has had it, straight from a rung, and the broker was killed before it had written it down.
@@ -116,47 +111,12 @@ impl<'a> Losses<'a> {
             attempt > 1 && matches!(published.plan.goes(attempt - 1), Goes::IntoRung(_));
         let started = story.started(attempt);
         let unwritten = |line: &&Line| {
-            kills(self.events)
+            self.times
+                .kills()
                 .any(|kill| line.at <= kill.from + SIGNAL && line.at + UNWRITTEN >= kill.from)
         };
         from_rung && started.first().is_some_and(unwritten)
     }
-
-    /// When it may have come home from the rung: a broker that is down then sends it at its next start.
-    fn due(&self, line: &Line, wait: u64, lands: u64) -> (u64, u64) {
-        let (landed, last) = self.landing(line, lands);
-        let cut_short = self.events.iter().any(|event| {
-            event.what == What::ShortRungs && event.from <= last + wait && event.to >= landed
-        });
-        let due = landed + if cut_short { SHORTEST_WAIT } else { wait };
-        let home_at_last = kills(self.events).fold(last + wait, |home, kill| {
-            let down = kill.from <= home && kill.to >= due;
-            if down { home.max(kill.to) } else { home }
-        });
-        (due, home_at_last)
-    }
-
-    /// When its copy may have reached its queue: held up while the broker or the consumer stood.
-    fn landing(&self, line: &Line, lands: u64) -> (u64, u64) {
-        let mut last = line.at + lands;
-        for event in self.events {
-            let holds_up = match event.what {
-                What::Alarm | What::BrokerFrozen | What::QueuesHung => true,
-                What::Suspended(process) => process == line.process,
-                _ => false,
-            };
-            if holds_up && event.from <= last && event.to >= line.at {
-                last = last.max(event.to + lands);
-            }
-        }
-        (line.at, last)
-    }
-}
-
-fn kills(events: &[Event]) -> impl Iterator<Item = &Event> {
-    events
-        .iter()
-        .filter(|event| event.what == What::BrokerKilled)
 }
 
 /// A quorum queue writes at once; a message may still be on its way to it.

@@ -15,6 +15,7 @@ mod producer;
 mod queues;
 mod script;
 mod story;
+mod times;
 mod work;
 
 use std::collections::BTreeMap;
