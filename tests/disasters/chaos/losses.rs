@@ -1,6 +1,7 @@
 //! The messages that RabbitMQ itself loses, each by a rule that is as narrow as can be seen from outside: see "What RabbitMQ can
 //! lose" in `src/docs/guarantees.md`. What no rule excuses is missing, and the run fails.
 
+use super::drops::Drops;
 use super::gremlin::{Event, What};
 use super::plan::Goes;
 use super::producer::Published;
@@ -42,66 +43,72 @@ impl Lost {
 /// What the gremlin did, and how many losses the broker has owned up to.
 pub(crate) struct Losses<'a> {
     times: Times<'a>,
-    /// After each kill, in order: so many messages were dropped by the log, and are not yet accounted for.
-    dropped: Vec<usize>,
+    drops: Drops,
 }
 
 impl<'a> Losses<'a> {
-    /// `dropped` has a number for each kill of the broker in `events`.
+    /// `dropped` has a number for each kill of the broker in `events`: of the messages dropped at the next start, by the log.
     pub(crate) fn new(events: &'a [Event], dropped: Vec<usize>) -> Self {
         Self {
             times: Times(events),
-            dropped,
+            drops: Drops::new(dropped),
         }
     }
 
     /// How RabbitMQ has lost a message that was confirmed and ended nowhere; `None` when it has not.
     pub(crate) fn excuse(&mut self, story: &Story, published: &Published) -> Option<Lost> {
+        let queue = published.queue;
+        let mut into_rungs = Vec::new();
         for line in story.last_ended() {
-            let lost = match published.plan.goes(line.attempt) {
-                Goes::Away | Goes::Back => None,
-                Goes::IntoRung(wait) => self
-                    .deleted_under(line, &format!("{}.retry.{wait}ms", published.queue))
-                    .or_else(|| self.lost_on_the_way_home(line, published.queue, wait)),
-                Goes::Dead => self.deleted_under(line, &format!("{}.dlq", published.queue)),
-                Goes::Parked => self.deleted_under(line, &format!("{}.parked", published.queue)),
+            let copied_to = match published.plan.goes(line.attempt) {
+                Goes::Away | Goes::Back => continue,
+                Goes::IntoRung(wait) => {
+                    into_rungs.push((line, wait));
+                    format!("{queue}.retry.{wait}ms")
+                }
+                Goes::Dead => format!("{queue}.dlq"),
+                Goes::Parked => format!("{queue}.parked"),
             };
-            if lost.is_some() {
-                return lost;
+            if self.deleted_under(line, &copied_to) {
+                return Some(Lost::WithQueue);
             }
         }
-        (published.queue == CLASSIC && self.taken_back(story, published)).then_some(Lost::Unwritten)
+        if queue == QUORUM && self.drops.claim(self.without_leader(&into_rungs)) {
+            return Some(Lost::WithoutLeader);
+        }
+        let just_before = into_rungs.iter().any(|(line, wait)| {
+            let mut kills = self
+                .times
+                .kills_just_after_wait(line, *wait, unwritten_for(queue));
+            kills.next().is_some()
+        });
+        let unwritten = just_before || queue == CLASSIC && self.taken_back(story, published);
+        unwritten.then_some(Lost::Unwritten)
     }
 
-    fn deleted_under(&self, line: &Line, queue: &str) -> Option<Lost> {
+    fn deleted_under(&self, line: &Line, queue: &str) -> bool {
         let (first, last) = self.times.landing(line, LANDS);
-        let meanwhile = |event: &&Event| event.from <= last && event.to >= first;
-        self.times.0.iter().filter(meanwhile).find_map(|event| {
+        self.times.0.iter().any(|event| {
             let What::Deleted(queues) = &event.what else {
-                return None;
+                return false;
             };
-            queues
-                .iter()
-                .any(|deleted| deleted == queue)
-                .then_some(Lost::WithQueue)
+            event.from <= last && event.to >= first && queues.iter().any(|deleted| deleted == queue)
         })
     }
 
-    fn lost_on_the_way_home(&mut self, line: &Line, queue: &str, wait: u64) -> Option<Lost> {
-        let (due, due_at_last) = self.times.due(line, wait, LANDS_AT_LAST);
-        let dropped = &mut self.dropped;
-        // The rungs send home what has expired as soon as the broker is up, a quorum queue has its election after that.
-        let mut without_leader = self.times.kills().zip(dropped).filter(|(kill, dropped)| {
-            queue == QUORUM && **dropped > 0 && due <= kill.to && due_at_last >= kill.from
-        });
-        if let Some((_, dropped)) = without_leader.next() {
-            *dropped -= 1;
-            return Some(Lost::WithoutLeader);
-        }
-        let mut just_before = self
-            .times
-            .kills_just_after_wait(line, wait, unwritten_for(queue));
-        just_before.next().map(|_| Lost::Unwritten)
+    /// The starts at which one of the waits may have ended: rungs send home what has expired as soon as the broker is up, a
+    /// quorum queue has its election after that.
+    fn without_leader(&self, into_rungs: &[(&Line, u64)]) -> Vec<usize> {
+        let may_end_at = |kill: &Event| {
+            into_rungs.iter().any(|(line, wait)| {
+                let (due, due_at_last) = self.times.due(line, *wait, LANDS_AT_LAST);
+                due <= kill.to && due_at_last >= kill.from
+            })
+        };
+        let kills = self.times.kills().enumerate();
+        kills
+            .filter_map(|(start, kill)| may_end_at(kill).then_some(start))
+            .collect()
     }
 
     /// Whether a handler has had it, straight from a rung, and the broker was killed before it had written it down.

@@ -6,6 +6,7 @@
 //! all trouble.
 
 mod consumers;
+mod drops;
 mod gremlin;
 mod ledger;
 mod ledger_selftest;
