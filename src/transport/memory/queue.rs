@@ -121,14 +121,21 @@ impl Queue {
         }
     }
 
+    /// Whether the channel has yet to make itself known to this queue before it can publish to it.
+    pub(super) fn is_stranger(&self, channel: ChannelId) -> bool {
+        self.kind == QueueKind::Quorum && !self.publishers.contains(&channel)
+    }
+
     /// Decides whether a message is taken. What is dead-lettered comes from no channel, and a quorum queue takes it always.
     pub(super) fn admit(&mut self, message: &Message, publisher: Option<ChannelId>) -> Admission {
-        match self.settings.overflow {
-            Overflow::DropHead => Admission::Taken,
-            _ if self.kind == QueueKind::Quorum => match publisher {
+        if self.kind == QueueKind::Quorum {
+            return match publisher {
                 Some(channel) if self.refuses(channel) => Admission::Rejected,
                 _ => Admission::Taken,
-            },
+            };
+        }
+        match self.settings.overflow {
+            Overflow::DropHead => Admission::Taken,
             overflow => {
                 let length = self.ready.len() as u64 + 1;
                 let bytes = self.ready.bytes() + message.body.len() as u64;
@@ -145,7 +152,8 @@ impl Queue {
 
     /// A channel asks once, with its first message; from then on it is told.
     fn refuses(&mut self, channel: ChannelId) -> bool {
-        if self.publishers.insert(channel) && self.is_over_limit() {
+        let is_first = self.publishers.insert(channel);
+        if is_first && self.settings.overflow != Overflow::DropHead && self.is_over_limit() {
             self.refused.insert(channel);
         }
         self.refused.contains(&channel)

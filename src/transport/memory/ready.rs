@@ -122,6 +122,15 @@ impl Ready {
         }
     }
 
+    /// Throws everything away. A quorum queue begins to count anew, whether or not there was anything.
+    pub(super) fn clear(&mut self) {
+        self.bytes = 0;
+        match &mut self.order {
+            Order::Classic(entries) => entries.clear(),
+            Order::Quorum(quorum) => *quorum = Quorum::default(),
+        }
+    }
+
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
         match &mut self.order {
             Order::Classic(entries) => entries.retain(|_, entry| keep(entry)),

@@ -4,6 +4,7 @@ mod differences;
 mod faults;
 mod others;
 mod queues;
+mod quorum_order;
 mod timing;
 
 use super::{Broker, MemoryTransport, Profile};

@@ -66,6 +66,30 @@ fn what_came_back_to_a_quorum_queue_goes_first_in_the_order_of_its_return() {
     assert_eq!(drain(&mut ready), [2, 1, 3]);
 }
 
+#[test]
+fn a_quorum_queue_that_was_cleared_counts_anew_to_the_oldest() {
+    let mut ready = Ready::new(QueueKind::Quorum);
+    for place in 1..=2 {
+        ready.insert(entry(place), 0, false);
+    }
+    assert_eq!(drain(&mut ready), [1, 2]);
+    ready.clear();
+    ready.insert(entry(3), 0, false);
+    ready.insert(entry(4), 0, true);
+    assert_eq!(drain(&mut ready), [4, 3]);
+}
+
+#[test]
+fn nothing_is_left_of_what_was_cleared() {
+    for kind in [QueueKind::Classic, QueueKind::Quorum] {
+        let mut ready = Ready::new(kind);
+        ready.insert(entry(1), 0, false);
+        ready.clear();
+        assert!(ready.is_empty());
+        assert_eq!(ready.bytes(), 0);
+    }
+}
+
 proptest! {
     #[test]
     fn bytes_and_length_are_those_of_what_is_there(

@@ -262,7 +262,7 @@ impl State {
         let owner = self.queue(name)?.owner;
         let queue = self.open_queue(name, owner)?;
         let ready = queue.ready.len();
-        queue.ready.retain(|_| false);
+        queue.ready.clear();
         self.stir(name);
         self.settle_down(at);
         Ok(ready)

@@ -1,6 +1,7 @@
 //! Publishing and dead-lettering: the ways into a queue.
 
 use super::{ChannelId, Effect, Moment, State};
+use crate::transport::memory::arguments::QueueKind;
 use crate::transport::memory::dead_letter::{Passing, Reason, is_cycle};
 use crate::transport::memory::message::Message;
 use crate::transport::memory::profile::Profile;
@@ -106,7 +107,8 @@ impl State {
         }
     }
 
-    /// Routes a message and offers it to each queue.
+    /// Routes a message and offers it to each queue. A channel makes itself known to a quorum queue and waits for the answer
+    /// before it sends the first message: meanwhile the other queues have the message, and may have dead-lettered something.
     fn deliver(
         &mut self,
         message: Arc<Message>,
@@ -119,8 +121,24 @@ impl State {
         } else {
             Published::Confirmed
         };
-        for queue in queues {
-            if !self.offer(&queue, &message, publisher, at) {
+        let mut late = Vec::new();
+        for name in queues {
+            let Some(queue) = self.queues.get_mut(&name) else {
+                continue;
+            };
+            let is_stranger = publisher.is_some_and(|channel| queue.is_stranger(channel));
+            let admission = queue.admit(&message, publisher);
+            if is_stranger {
+                late.push((name, admission));
+            } else if !self.take_in(&name, &message, admission, at) {
+                published = Published::Rejected;
+            }
+        }
+        if !late.is_empty() {
+            self.settle_down_but_for_quorum_queues(at);
+        }
+        for (queue, admission) in late {
+            if !self.take_in(&queue, &message, admission, at) {
                 published = Published::Rejected;
             }
         }
@@ -148,19 +166,19 @@ impl State {
         queues
     }
 
-    /// Whether the queue takes the message.
-    fn offer(
+    /// Does what the queue has decided. Whether it has the message then.
+    fn take_in(
         &mut self,
         name: &str,
         message: &Arc<Message>,
-        publisher: Option<ChannelId>,
+        admission: Admission,
         at: Moment,
     ) -> bool {
-        let Some(queue) = self.queues.get_mut(name) else {
-            return false;
-        };
-        match queue.admit(message, publisher) {
+        match admission {
             Admission::Taken => {
+                let Some(queue) = self.queues.get_mut(name) else {
+                    return false;
+                };
                 let entry = queue.entry(message.clone(), at.now);
                 self.enqueue(name, entry);
                 true
@@ -212,6 +230,18 @@ impl State {
         }
     }
 
+    /// What happens before a quorum queue has written anything.
+    fn settle_down_but_for_quorum_queues(&mut self, at: Moment) {
+        let queues = &self.queues;
+        let is_quorum = |name: &String| {
+            let queue = queues.get(name);
+            queue.is_some_and(|queue| queue.kind == QueueKind::Quorum)
+        };
+        let writing: Vec<String> = self.stirred.extract_if(.., is_quorum).collect();
+        self.settle_down(at);
+        self.stirred.extend(writing);
+    }
+
     fn send_letter(&mut self, letter: &Letter, at: Moment) {
         if !self.exchanges.contains_key(&letter.exchange) {
             return;
@@ -224,9 +254,12 @@ impl State {
             epoch_millis: at.epoch_millis,
         };
         let message = Arc::new(passing.letter(&letter.message, self.profile));
-        for queue in self.route(&letter.exchange, &message) {
-            if !is_cycle(&message, &queue, letter.reason, self.profile) {
-                self.offer(&queue, &message, None, at);
+        for name in self.route(&letter.exchange, &message) {
+            if !is_cycle(&message, &name, letter.reason, self.profile)
+                && let Some(queue) = self.queues.get_mut(&name)
+            {
+                let admission = queue.admit(&message, None);
+                self.take_in(&name, &message, admission, at);
             }
         }
     }

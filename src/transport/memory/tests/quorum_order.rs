@@ -1,0 +1,110 @@
+//! In which order a quorum queue takes and hands out messages, as the comparison with real brokers has shown.
+
+use super::*;
+
+fn put(channel: &dyn Channel, queue: &str, body: &str, priority: u8) {
+    let mut message = message("", queue, body);
+    message.properties.priority = Some(priority);
+    channel.publish(&message).unwrap();
+}
+
+fn pull(channel: &dyn Channel, queue: &str) -> String {
+    text(&channel.pull(queue).unwrap().expect("nothing is ready"))
+}
+
+#[test]
+fn a_purge_makes_a_quorum_queue_count_anew_to_its_oldest_message() {
+    for (purges, first) in [(false, "normal"), (true, "high")] {
+        let broker = broker_of(Profile::V4_0);
+        let mut link = dial(&broker);
+        let channel = channel(&mut link);
+        channel.declare(&quorum("q")).unwrap();
+        for body in ["a", "b"] {
+            put(&*channel, "q", body, 0);
+            assert_eq!(pull(&*channel, "q"), body);
+        }
+        if purges {
+            assert_eq!(broker.purge("q").unwrap(), 0);
+        }
+        put(&*channel, "q", "normal", 0);
+        put(&*channel, "q", "high", 5);
+        assert_eq!(pull(&*channel, "q"), first, "purged: {purges}");
+    }
+}
+
+/// A queue that keeps one message and dead-letters the one before it.
+fn short(kind: &str, dead: &str) -> Declaration {
+    let arguments = [
+        ("x-queue-type", kind.into()),
+        ("x-max-length", HeaderValue::I64(1)),
+        ("x-dead-letter-exchange", "".into()),
+        ("x-dead-letter-routing-key", dead.into()),
+    ];
+    Declaration::durable_queue("short", arguments.into_iter().collect())
+}
+
+/// A message for the queue "short" and another one.
+fn message_for_both(body: &str, other: &str) -> Outgoing {
+    let mut message = message("", "short", body);
+    let keys = HeaderValue::Array(vec![other.into()]);
+    message.headers = [("BCC", keys)].into_iter().collect();
+    message
+}
+
+/// What a quorum queue has when a queue of that kind has dead-lettered "dead" to it, because of "new" which goes to both.
+fn arrived(profile: Profile, kind: &str, has_published: bool) -> Vec<String> {
+    let broker = broker_of(profile);
+    let (mut link, mut other_link) = (dial(&broker), dial(&broker));
+    let (publishing, other) = (channel(&mut link), channel(&mut other_link));
+    other.declare(&quorum("q")).unwrap();
+    other.declare(&short(kind, "q")).unwrap();
+    publishing.publish(&message("", "short", "dead")).unwrap();
+    let acquainted = if has_published { &publishing } else { &other };
+    acquainted.publish(&message("", "q", "old")).unwrap();
+    publishing.publish(&message_for_both("new", "q")).unwrap();
+    let pulled = std::iter::from_fn(|| other.pull("q").unwrap());
+    pulled.map(|delivery| text(&delivery)).collect()
+}
+
+#[test]
+fn a_channel_makes_itself_known_to_a_quorum_queue_while_a_classic_one_dead_letters() {
+    for profile in [Profile::V3_10, Profile::V4_0] {
+        for (has_published, order) in [
+            (false, ["old", "dead", "new"]),
+            (true, ["old", "new", "dead"]),
+        ] {
+            let arrived = arrived(profile, "classic", has_published);
+            assert_eq!(arrived, order, "{profile}, has published: {has_published}");
+        }
+    }
+}
+
+#[test]
+fn a_quorum_queue_dead_letters_later_than_a_channel_makes_itself_known_to_another() {
+    for profile in [Profile::V3_10, Profile::V4_0] {
+        let arrived = arrived(profile, "quorum", false);
+        assert_eq!(arrived, ["old", "new", "dead"], "{profile}");
+    }
+}
+
+#[test]
+fn what_is_dead_lettered_meanwhile_makes_no_quorum_queue_refuse_the_message() {
+    let broker = broker();
+    let mut link = dial(&broker);
+    let (publishing, other) = (channel(&mut link), channel(&mut link));
+    let full = [
+        ("x-queue-type", "quorum".into()),
+        ("x-max-length", HeaderValue::I64(1)),
+        ("x-overflow", "reject-publish".into()),
+    ];
+    let full = Declaration::durable_queue("q", full.into_iter().collect());
+    other.declare(&full).unwrap();
+    other.declare(&short("classic", "q")).unwrap();
+    other.publish(&message("", "q", "old")).unwrap();
+    publishing.publish(&message("", "short", "dead")).unwrap();
+    let confirms = publishing.confirms().unwrap();
+    for (body, ack) in [("new", true), ("late", false)] {
+        publishing.publish(&message_for_both(body, "q")).unwrap();
+        assert_eq!(confirm(&*confirms).ack, ack, "{body}");
+    }
+}
