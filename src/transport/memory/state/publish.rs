@@ -217,13 +217,14 @@ impl State {
         }
     }
 
-    /// Publishes the dead letters and serves the queues until nothing moves any more.
+    /// Serves the queues and publishes the dead letters until nothing moves any more. A dead letter comes to a queue like any
+    /// other message, even to the one that it has just left: that one hands out what it can before it is back.
     pub(in crate::transport::memory) fn settle_down(&mut self, at: Moment) {
         loop {
-            if let Some(letter) = self.letters.pop_front() {
-                self.send_letter(&letter, at);
-            } else if let Some(queue) = self.stirred.pop_first() {
+            if let Some(queue) = self.stirred.pop_first() {
                 self.serve(&queue, at);
+            } else if let Some(letter) = self.letters.pop_front() {
+                self.send_letter(&letter, at);
             } else {
                 return;
             }

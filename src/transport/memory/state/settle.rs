@@ -104,28 +104,44 @@ impl State {
         }
     }
 
-    /// Ends channels at once, so that none of them is handed what another one leaves behind.
+    /// Ends channels at once, so that none of them is handed what another one leaves behind. A channel tells the classic queues
+    /// that it consumes from, and waits for them; the others see that it is gone, after what those have dead-lettered.
     pub(super) fn end_channels(&mut self, ids: &[ChannelId], at: Moment) {
         let ended: Vec<_> = ids
             .iter()
             .filter_map(|id| self.channels.remove_entry(id))
             .collect();
-        let mut queues: Vec<&str> = ended
+        let (told, others): (BTreeSet<String>, BTreeSet<String>) = ended
             .iter()
             .flat_map(|(_, channel)| channel.consumers.values())
-            .map(|consumer| consumer.queue.as_str())
-            .collect();
-        queues.sort_unstable();
-        queues.dedup();
-        for queue in queues {
-            self.leave(queue, |(channel, _)| ids.contains(channel), at);
-            self.stir(queue);
-        }
+            .map(|consumer| consumer.queue.clone())
+            .partition(|name| {
+                let queue = self.queues.get(name);
+                queue.is_some_and(|queue| queue.kind == QueueKind::Classic)
+            });
         for id in ids {
             self.forget_publisher(*id);
         }
+        self.leave_all(&told, ids, at);
+        let mut rest = Vec::new();
         for (id, channel) in ended {
-            self.take_back(id, channel.into_unacked(self.profile), true);
+            let unacked = channel.into_unacked(self.profile).into_iter();
+            let (first, later) = unacked.partition(|unacked| told.contains(&unacked.queue_name));
+            self.take_back(id, first, true);
+            rest.push((id, later));
+        }
+        self.settle_down(at);
+        self.leave_all(&others, ids, at);
+        for (id, later) in rest {
+            self.take_back(id, later, true);
+        }
+    }
+
+    /// Takes the consumers of these channels off the queues.
+    fn leave_all(&mut self, queues: &BTreeSet<String>, ids: &[ChannelId], at: Moment) {
+        for queue in queues {
+            self.leave(queue, |(channel, _)| ids.contains(channel), at);
+            self.stir(queue);
         }
     }
 

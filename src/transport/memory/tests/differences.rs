@@ -161,3 +161,62 @@ fn in_3_10_the_next_single_active_consumer_waits_for_something_to_happen() {
         assert_eq!(is_handed_on, profile == Profile::V4_0, "{profile}");
     }
 }
+
+#[test]
+fn a_queue_hands_out_what_is_ready_before_its_own_dead_letter_is_back() {
+    let limit = ("x-max-length", HeaderValue::I64(1));
+    let rejecting = ("x-overflow", "reject-publish".into());
+    let priorities = ("x-max-priority", HeaderValue::I64(10));
+    for profile in [Profile::V3_10, Profile::V4_0] {
+        for kind in [
+            vec![limit.clone()],
+            vec![limit.clone(), rejecting.clone()],
+            vec![priorities.clone()],
+        ] {
+            let case = format!("{kind:?} on {profile}");
+            let broker = broker_of(profile);
+            let mut link = dial(&broker);
+            let channel = channel(&mut link);
+            let to_itself = ("x-dead-letter-exchange", "".into());
+            let arguments = kind.into_iter().chain([to_itself]);
+            channel.declare(&with("q", arguments)).unwrap();
+            channel.limit_prefetch(1).unwrap();
+            let consumer = channel.subscribe("q").unwrap();
+            let mut urgent = message("", "q", "a");
+            urgent.properties.priority = Some(5);
+            channel.publish(&urgent).unwrap();
+            publish(&*channel, "q", ["b"]);
+            channel.reject(delivery(&*consumer).tag).unwrap();
+            assert_eq!(text(&delivery(&*consumer)), "b", "{case}");
+            assert_eq!(texts(&broker, "q"), ["a"], "{case}");
+        }
+    }
+}
+
+#[test]
+fn what_an_ending_channel_only_fetched_comes_back_after_what_its_consumers_make_dead_letters() {
+    for profile in [Profile::V3_10, Profile::V4_0] {
+        for kind in ["classic", "quorum"] {
+            let broker = broker_of(profile);
+            let mut link = dial(&broker);
+            let (ending, watching) = (channel(&mut link), channel(&mut link));
+            let of_kind = [("x-queue-type", kind.into())];
+            watching.declare(&with("q0", of_kind)).unwrap();
+            let to_other = [
+                ("x-max-length", HeaderValue::I64(0)),
+                ("x-dead-letter-exchange", "".into()),
+                ("x-dead-letter-routing-key", "q0".into()),
+            ];
+            watching.declare(&with("q1", to_other)).unwrap();
+            publish(&*watching, "q0", ["fetched"]);
+            ending.pull("q0").unwrap().unwrap();
+            let watcher = watching.subscribe("q0").unwrap();
+            let consumer = ending.subscribe("q1").unwrap();
+            publish(&*watching, "q1", ["consumed"]);
+            delivery(&*consumer);
+            assert_eq!(code(&ending.pull("missing").unwrap_err()), 404);
+            let order = [(); 2].map(|()| text(&delivery(&*watcher)));
+            assert_eq!(order, ["consumed", "fetched"], "{kind} on {profile}");
+        }
+    }
+}
