@@ -227,7 +227,11 @@ impl Drop for Occupant {
 }
 
 fn refused(action: &str) -> impl FnOnce(Refusal) -> Error {
-    move |refusal| Error::broker(action.to_owned(), refusal.into())
+    move |Refusal { code, text }| Error::Broker {
+        action: action.to_owned(),
+        code,
+        text,
+    }
 }
 
 fn binding(queue: &str, routing_key: &str, arguments: &Headers) -> Binding {

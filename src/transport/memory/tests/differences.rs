@@ -161,3 +161,49 @@ fn in_3_10_the_next_single_active_consumer_waits_for_something_to_happen() {
         assert_eq!(is_handed_on, profile == Profile::V4_0, "{profile}");
     }
 }
+
+#[test]
+fn an_error_of_the_hard_kind_ends_the_whole_link() {
+    let broker = broker();
+    let (mut one, mut other) = (dial(&broker), dial(&broker));
+    let (asking, beside) = (channel(&mut one), channel(&mut one));
+    let elsewhere = channel(&mut other);
+    elsewhere.declare(&queue("q")).unwrap();
+    let subscription = beside.subscribe("q").unwrap();
+    publish(&*elsewhere, "q", ["a"]);
+    delivery(&*subscription);
+    let stream = with("s", [("x-queue-type", "stream".into())]);
+    let is_closed = |failure: &Failure| match failure {
+        Failure::Lost(why) => why.contains("540 NOT_IMPLEMENTED"),
+        _ => false,
+    };
+    let failure = asking.declare(&stream).unwrap_err();
+    assert!(is_closed(&failure), "{failure:?}");
+    match incoming(&*subscription) {
+        Incoming::Ended(failure) => assert!(is_closed(&failure), "{failure:?}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(
+        one.link.open_channel(),
+        Err(failure) if is_closed(&failure)
+    ));
+    assert!(event(&*one.link).is_err());
+    assert_eq!(elsewhere.count("q"), Ok(1), "what it held is back");
+}
+
+#[test]
+fn channels_are_closed_with_their_link_by_a_code_of_the_hard_kind() {
+    let broker = broker();
+    let mut dialled = dial(&broker);
+    let (one, other) = (channel(&mut dialled), channel(&mut dialled));
+    one.declare(&queue("q")).unwrap();
+    let (first, second) = (one.subscribe("q").unwrap(), other.subscribe("q").unwrap());
+    assert_eq!(broker.close_channels("q", 541), 2);
+    for subscription in [first, second] {
+        assert!(matches!(
+            incoming(&*subscription),
+            Incoming::Ended(Failure::Lost(_))
+        ));
+    }
+    assert!(broker.connections().is_empty());
+}
