@@ -160,9 +160,16 @@ impl Side {
                 Some(value)
             }
             Err(failure) => {
+                let is_lost = matches!(failure, Failure::Lost(_));
                 self.seen.answer = told(failure);
                 self.listen(channel);
                 self.forget(channel);
+                if is_lost {
+                    // Its other channels end with it, in any order.
+                    let link = CHANNELS[channel];
+                    self.is_open |= self.is_contested(link);
+                    self.kill(link);
+                }
                 None
             }
         }

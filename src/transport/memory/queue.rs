@@ -43,6 +43,8 @@ pub(super) struct Queue {
     /// Who publishes to a quorum queue, and whether it is told to stop.
     publishers: BTreeSet<ChannelId>,
     refused: BTreeSet<ChannelId>,
+    /// The channels that are told when it ends, whatever they do until then.
+    pub(super) watchers: BTreeSet<ChannelId>,
 }
 
 /// What a queue does with a message that is published.
@@ -99,6 +101,7 @@ impl Queue {
             next_place: 0,
             publishers: BTreeSet::new(),
             refused: BTreeSet::new(),
+            watchers: BTreeSet::new(),
         }
     }
 
@@ -168,6 +171,7 @@ impl Queue {
     pub(super) fn forget_publisher(&mut self, channel: ChannelId) {
         self.publishers.remove(&channel);
         self.refused.remove(&channel);
+        self.watchers.remove(&channel);
     }
 
     fn is_over_limit(&self) -> bool {

@@ -30,6 +30,10 @@ impl Refusal {
         Self::new(540, "NOT_IMPLEMENTED", why.as_ref())
     }
 
+    pub(super) fn internal_error(why: impl AsRef<str>) -> Self {
+        Self::new(541, "INTERNAL_ERROR", why.as_ref())
+    }
+
     /// A code that a test asked for.
     pub(super) fn with_code(code: u16, why: &str) -> Self {
         let name = match code {

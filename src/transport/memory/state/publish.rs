@@ -1,5 +1,6 @@
 //! Publishing and dead-lettering: the ways into a queue.
 
+use super::acquaintance::Use;
 use super::{ChannelId, Effect, Moment, State};
 use crate::transport::memory::dead_letter::{Passing, Reason, is_cycle};
 use crate::transport::memory::message::Message;
@@ -54,7 +55,11 @@ impl State {
             self.confirm(channel, tag, false);
             return Ok(());
         }
-        let published = self.deliver(Arc::new(message), Some(channel), at);
+        let queues = self.route(&message.exchange, &message);
+        for queue in &queues {
+            self.note_use(channel, queue, Use::Publish)?;
+        }
+        let published = self.deliver(Arc::new(message), queues, channel, at);
         if published == Published::Unroutable && outgoing.mandatory {
             let returned = Returned {
                 exchange: outgoing.exchange.clone(),
@@ -89,7 +94,8 @@ impl State {
         let message = Message::published(outgoing, self.profile)?;
         // A client of its own for each message: it asks a full queue first.
         let channel = ChannelId(self.id());
-        let published = self.deliver(Arc::new(message), Some(channel), at);
+        let queues = self.route(&message.exchange, &message);
+        let published = self.deliver(Arc::new(message), queues, channel, at);
         self.forget_publisher(channel);
         self.settle_down(at);
         Ok(published)
@@ -106,21 +112,21 @@ impl State {
         }
     }
 
-    /// Routes a message and offers it to each queue.
+    /// Offers a message to each queue.
     fn deliver(
         &mut self,
         message: Arc<Message>,
-        publisher: Option<ChannelId>,
+        queues: BTreeSet<String>,
+        publisher: ChannelId,
         at: Moment,
     ) -> Published {
-        let queues = self.route(&message.exchange, &message);
         let mut published = if queues.is_empty() {
             Published::Unroutable
         } else {
             Published::Confirmed
         };
         for queue in queues {
-            if !self.offer(&queue, &message, publisher, at) {
+            if !self.offer(&queue, &message, Some(publisher), at) {
                 published = Published::Rejected;
             }
         }

@@ -207,3 +207,61 @@ fn channels_are_closed_with_their_link_by_a_code_of_the_hard_kind() {
     }
     assert!(broker.connections().is_empty());
 }
+
+/// A channel uses a queue, which another client replaces by one of the other kind; whether the channel can publish to that.
+fn gets_on_with_the_next(profile: Profile, kind: &str, use_it: impl Fn(&dyn Channel)) -> bool {
+    let broker = broker_of(profile);
+    let declare = |kind: &str| {
+        let arguments = [("x-queue-type", kind)].into_iter().collect();
+        broker.declare_queue("q", &arguments).unwrap();
+    };
+    declare(kind);
+    let mut link = dial(&broker);
+    let (using, beside) = (channel(&mut link), channel(&mut link));
+    publish(&*beside, "q", ["first"]);
+    use_it(&*using);
+    broker.delete_queue("q");
+    declare(if kind == "quorum" {
+        "classic"
+    } else {
+        "quorum"
+    });
+    publish(&*using, "q", ["next"]);
+    match beside.count("q") {
+        Ok(count) => count == 1,
+        Err(failure) => {
+            assert!(matches!(failure, Failure::Lost(_)), "{failure:?}");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_channel_that_was_not_told_of_the_end_of_a_queue_falls_over_the_next_one() {
+    let fetch = |channel: &dyn Channel| {
+        let fetched = channel.pull("q").unwrap().unwrap();
+        channel.ack(fetched.tag, false).unwrap();
+    };
+    let consume = |channel: &dyn Channel| {
+        let subscription = channel.subscribe("q").unwrap();
+        channel.ack(delivery(&*subscription).tag, false).unwrap();
+    };
+    for profile in [Profile::V3_10, Profile::V4_0] {
+        assert!(!gets_on_with_the_next(profile, "quorum", fetch));
+        assert!(!gets_on_with_the_next(profile, "quorum", consume));
+        assert!(gets_on_with_the_next(profile, "classic", consume));
+        let is_told = gets_on_with_the_next(profile, "classic", fetch);
+        assert_eq!(is_told, profile == Profile::V4_0, "{profile}");
+    }
+}
+
+#[test]
+fn a_channel_is_told_of_the_end_of_a_queue_that_it_publishes_to_or_holds_messages_of() {
+    let publish = |channel: &dyn Channel| publish(channel, "q", ["more"]);
+    let hold = |channel: &dyn Channel| drop(channel.pull("q").unwrap().unwrap());
+    for profile in [Profile::V3_10, Profile::V4_0] {
+        assert!(gets_on_with_the_next(profile, "quorum", publish));
+        assert!(gets_on_with_the_next(profile, "quorum", hold));
+        assert!(gets_on_with_the_next(profile, "classic", publish));
+    }
+}
