@@ -26,6 +26,8 @@ pub(super) struct Queue {
     pub(super) policy: Option<String>,
     pub(super) profile: Profile,
     pub(super) ready: Ready,
+    /// What came back too often, and is dead-lettered when the queue is served next.
+    pub(super) spent: Vec<Entry>,
     pub(super) unacked: usize,
     pub(super) consumers: VecDeque<(ChannelId, ConsumerId)>,
     /// Those that were full when their turn came.
@@ -90,6 +92,7 @@ impl Queue {
             policy: None,
             profile,
             ready: Ready::new(made.kind),
+            spent: Vec::new(),
             unacked: 0,
             consumers: VecDeque::new(),
             passed_over: BTreeSet::new(),

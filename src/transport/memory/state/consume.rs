@@ -229,8 +229,13 @@ impl State {
             }
         }
         self.drop_over_limit(name);
-        if let Some(queue) = self.queues.get_mut(name) {
-            queue.tell_publishers();
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        queue.tell_publishers();
+        // A quorum queue sends what it drops on its way before what came back too often.
+        for entry in std::mem::take(&mut queue.spent) {
+            self.bury(name, entry, Reason::DeliveryLimit);
         }
     }
 

@@ -265,3 +265,33 @@ fn a_channel_is_told_of_the_end_of_a_queue_that_it_publishes_to_or_holds_message
         assert!(gets_on_with_the_next(profile, "classic", publish));
     }
 }
+
+#[test]
+fn what_came_back_too_often_is_dead_lettered_after_what_it_made_too_much() {
+    let broker = broker();
+    let (mut dying, mut living) = (dial(&broker), dial(&broker));
+    let (one, other) = (channel(&mut dying), channel(&mut living));
+    other.declare(&queue("dead")).unwrap();
+    let limited = [
+        ("x-queue-type", "quorum".into()),
+        ("x-max-length", HeaderValue::I64(1)),
+        ("x-delivery-limit", HeaderValue::I64(1)),
+        ("x-dead-letter-exchange", "".into()),
+        ("x-dead-letter-routing-key", "dead".into()),
+    ];
+    other.declare(&with("q", limited)).unwrap();
+    let subscription = one.subscribe("q").unwrap();
+    for body in ["a", "b", "c"] {
+        publish(&*other, "q", [body]);
+        delivery(&*subscription);
+    }
+    for tag in [1, 2] {
+        one.nack(tag).unwrap();
+        delivery(&*subscription);
+    }
+    publish(&*other, "q", ["d"]);
+    delivery(&*subscription);
+    dying.kill.throw();
+    assert_eq!(texts(&broker, "q"), ["d"]);
+    assert_eq!(texts(&broker, "dead"), ["c", "a", "b"]);
+}
