@@ -128,6 +128,9 @@ impl Broker {
     /// Sets a policy over the queues whose names `applies` accepts, those to come too, in place of the policy of that name.
     /// Of several that apply to a queue the one that was set last counts.
     ///
+    /// `applies` is asked now about every queue, and later about each one that is declared, in the middle of that: it has to
+    /// answer by the name alone. One that calls this broker, or a connection to it, waits for itself for ever.
+    ///
     /// It may define `message-ttl`, `expires`, `dead-letter-exchange`, `dead-letter-routing-key`, `max-length`,
     /// `max-length-bytes`, `overflow` and `delivery-limit`. Where a queue was declared with the same, the smaller number counts
     /// and any other value of the queue's own.
