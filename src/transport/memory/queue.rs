@@ -66,32 +66,28 @@ pub(super) enum PutBack {
     Spent(Entry),
 }
 
-/// What is known when a queue is made.
-pub(super) struct Made {
-    pub(super) id: QueueId,
-    pub(super) name: String,
-    pub(super) kind: QueueKind,
-    pub(super) durable: bool,
-    pub(super) owner: Option<LinkId>,
-    pub(super) auto_delete: bool,
-    pub(super) arguments: Headers,
-    pub(super) settings: Settings,
-}
-
 impl Queue {
-    pub(super) fn new(made: Made, profile: Profile, now: Instant) -> Self {
+    /// A durable queue, empty and everybody's.
+    pub(super) fn new(
+        id: QueueId,
+        name: &str,
+        kind: QueueKind,
+        settings: Settings,
+        profile: Profile,
+        now: Instant,
+    ) -> Self {
         Self {
-            id: made.id,
-            name: made.name,
-            kind: made.kind,
-            durable: made.durable,
-            owner: made.owner,
-            auto_delete: made.auto_delete,
-            arguments: made.arguments,
-            settings: made.settings,
+            id,
+            name: name.to_owned(),
+            kind,
+            durable: true,
+            owner: None,
+            auto_delete: false,
+            arguments: Headers::new(),
+            settings,
             policy: None,
             profile,
-            ready: Ready::new(made.kind),
+            ready: Ready::new(kind),
             spent: Vec::new(),
             unacked: 0,
             consumers: VecDeque::new(),
