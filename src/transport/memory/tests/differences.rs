@@ -3,19 +3,6 @@
 use super::*;
 use crate::declaration::ExchangeKind;
 
-fn with(
-    name: &str,
-    arguments: impl IntoIterator<Item = (&'static str, HeaderValue)>,
-) -> Declaration {
-    Declaration::durable_queue(name, arguments.into_iter().collect())
-}
-
-fn publish(channel: &dyn Channel, queue: &str, bodies: impl IntoIterator<Item = &'static str>) {
-    for body in bodies {
-        channel.publish(&message("", queue, body)).unwrap();
-    }
-}
-
 fn texts(broker: &Broker, queue: &str) -> Vec<String> {
     let messages = broker.messages(queue);
     messages
@@ -29,14 +16,7 @@ fn unbinding_what_is_not_there_is_no_error() {
     let broker = broker();
     broker.unbind("q", "x", "k", &Headers::new()).unwrap();
     let mut link = dial(&broker);
-    let exclusive = Declaration::Queue {
-        name: "q".to_owned(),
-        durable: false,
-        exclusive: true,
-        auto_delete: false,
-        arguments: Headers::new(),
-    };
-    channel(&mut link).declare(&exclusive).unwrap();
+    channel(&mut link).declare(&exclusive("q")).unwrap();
     broker
         .unbind("q", "amq.topic", "k", &Headers::new())
         .unwrap();
@@ -46,14 +26,7 @@ fn unbinding_what_is_not_there_is_no_error() {
 fn a_binding_is_looked_at_before_the_owner_of_its_queue() {
     let broker = broker();
     let mut link = dial(&broker);
-    let exclusive = Declaration::Queue {
-        name: "q".to_owned(),
-        durable: false,
-        exclusive: true,
-        auto_delete: false,
-        arguments: Headers::new(),
-    };
-    channel(&mut link).declare(&exclusive).unwrap();
+    channel(&mut link).declare(&exclusive("q")).unwrap();
     broker
         .declare_exchange("x", ExchangeKind::Headers, &Headers::new())
         .unwrap();
