@@ -35,12 +35,14 @@ pub(super) struct Side {
     /// For declarations, each on a channel that nothing else uses.
     admins: [Option<Box<dyn Channel>>; LINKS],
     seats: [Option<Seat>; CHANNELS.len()],
-    /// What was delivered and is not settled.
-    unsettled: [Vec<u64>; CHANNELS.len()],
+    /// What was delivered and is not settled: the tags, and the consumers unless it was fetched.
+    unsettled: [Vec<(u64, Option<usize>)>; CHANNELS.len()],
     /// The consumers of each channel.
     consumers: [Vec<usize>; CHANNELS.len()],
     /// The queues that each channel has consumed from, as often as it began to.
     consumed: [Vec<&'static str>; CHANNELS.len()],
+    /// The queue of each consumer with a prefetch.
+    limited: BTreeMap<usize, &'static str>,
     /// What happened last may have happened in another way.
     pub(super) is_open: bool,
     /// The queues and exchanges that were declared, or nearly.
@@ -101,6 +103,7 @@ impl Side {
             unsettled: Default::default(),
             consumers: Default::default(),
             consumed: Default::default(),
+            limited: BTreeMap::new(),
             is_open: false,
             declared: BTreeSet::new(),
             drains: Vec::new(),
@@ -146,9 +149,8 @@ impl Side {
     /// A channel that is gone is opened again when it is needed.
     fn forget(&mut self, channel: usize) -> Option<Seat> {
         let consumed = std::mem::take(&mut self.consumed[channel]);
-        let is_again = |at: usize| consumed[..at].contains(&consumed[at]);
         // A quorum queue takes back what the consumers of a channel hold in the order of their tags, which are random.
-        let are_twins = (0..consumed.len()).any(is_again);
+        let are_twins = has_twins(&consumed);
         // A queue that has not heard of it yet hands it what another one, which has, dead-letters.
         let are_several = self.consumers[channel].len() > 1;
         self.is_open |= are_twins || are_several;
@@ -198,7 +200,7 @@ impl Side {
     fn hear(&mut self, channel: usize, number: usize, heard: Heard) {
         let line = match heard {
             Heard::Delivery(delivery) => {
-                self.unsettled[channel].push(delivery.tag);
+                self.unsettled[channel].push((delivery.tag, Some(number)));
                 self.unsettled[channel].sort_unstable();
                 let tags = self.seen.tags.entry(number).or_default();
                 tags.push(delivery.tag);
@@ -304,6 +306,7 @@ impl Side {
     /// Removes everything that a program can have made.
     pub(super) fn clean(&mut self) {
         self.last_consumer = 0;
+        self.limited.clear();
         for channel in 0..CHANNELS.len() {
             if let Some(seat) = self.forget(channel) {
                 drop(seat.close());
@@ -325,4 +328,9 @@ impl Side {
             self.client.delete_exchange(exchange).unwrap();
         }
     }
+}
+
+/// Whether a queue is there twice.
+fn has_twins(queues: &[&str]) -> bool {
+    (0..queues.len()).any(|at| queues[..at].contains(&queues[at]))
 }

@@ -1,11 +1,12 @@
 //! How the steps of a program are taken.
 
-use super::Side;
+use super::{Side, has_twins};
 use crate::declaration::Declaration;
 use crate::transport::differential::program::Step;
 use crate::transport::differential::seat::Heard;
 use crate::transport::differential::show::{answered, shown};
 use crate::transport::{Channel, Failure};
+use std::collections::BTreeSet;
 
 impl Side {
     /// Takes a step.
@@ -66,6 +67,9 @@ impl Side {
                 if self.note(*channel, result).is_some() {
                     self.consumers[*channel].push(number);
                     self.consumed[*channel].push(queue);
+                    if *prefetch > 0 {
+                        self.limited.insert(number, queue);
+                    }
                 }
             }
             Step::Cancel { channel, which } => self.cancel(*channel, *which),
@@ -126,7 +130,7 @@ impl Side {
         match self.note(channel, result) {
             Some(Some(delivery)) => {
                 self.seen.answer = format!("tag {} {}", delivery.tag, shown(&delivery));
-                self.unsettled[channel].push(delivery.tag);
+                self.unsettled[channel].push((delivery.tag, None));
             }
             Some(None) => "empty".clone_into(&mut self.seen.answer),
             None => {}
@@ -145,9 +149,13 @@ impl Side {
             return;
         }
         let at = which % unsettled.len();
-        let tag = unsettled.remove(at);
+        let (tag, consumer) = unsettled.remove(at);
         if multiple {
-            unsettled.drain(..at);
+            let others = unsettled.drain(..at).map(|(_, consumer)| consumer);
+            let freed: BTreeSet<usize> = others.chain([consumer]).flatten().collect();
+            let limited = freed.iter().filter_map(|number| self.limited.get(number));
+            // A queue hears of them one by one, in the order of their tags, which are random: either may be in line first.
+            self.is_open |= has_twins(&limited.copied().collect::<Vec<_>>());
         }
         let result = self
             .seat(channel)
