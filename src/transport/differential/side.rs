@@ -315,8 +315,8 @@ impl Side {
         let declared = std::mem::take(&mut self.declared);
         for queue in QUEUES.iter().filter(|name| declared.contains(**name)) {
             if self.client.delete_queue(queue).is_err() {
-                // It is exclusive to the first link, and goes with it.
-                self.kill(0);
+                // It is exclusive to a link, and goes with it.
+                (0..LINKS).for_each(|link| self.kill(link));
                 let is_gone = || self.client.delete_queue(queue).is_ok();
                 wait::wait_until(wait::secs(20), "an exclusive queue is gone", is_gone);
             }
