@@ -3,6 +3,7 @@
 //! A test clock may move on only while nobody has anything to do. So threads wait for work in [`ready`] or [`wait`], which
 //! tell the [`Crew`] they belong to, if they belong to one. Whatever else blocks them, a call or a handler, counts as work.
 
+use crate::clock::monotonic;
 use crossbeam_channel::{Receiver, Select, Sender, bounded};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::RefCell;
@@ -130,7 +131,7 @@ impl Crew {
     }
 
     /// Waits until every member waits and none of them has anything to do, at most until `limit`; the names of those that are
-    /// still at work then.
+    /// still at work then, or have not said that they are not.
     ///
     /// All must wait to begin with, each must then say that nothing has come for it, and nobody may have stirred from before the
     /// first one looked until the last one has: who was waiting all the time gave nobody anything.
@@ -147,6 +148,9 @@ impl Crew {
             while state.stirred == stirred {
                 if !state.ask() {
                     return Ok(());
+                }
+                if monotonic() >= limit {
+                    return Err(names(state.silent()));
                 }
                 self.changed.wait_for(&mut state, ASK_AGAIN);
             }
@@ -169,17 +173,20 @@ impl State {
             .members
             .values()
             .filter(|member| member.waiting.is_none());
-        let names: Vec<String> = at_work.map(|member| member.name.clone()).collect();
+        let names = names(at_work);
         (!names.is_empty()).then_some(names)
+    }
+
+    /// Who has not said since the last stir that there is nothing to do.
+    fn silent(&self) -> impl Iterator<Item = &Member> {
+        let members = self.members.values();
+        members.filter(|member| member.idle_at != Some(self.stirred))
     }
 
     /// Asks every member that has not answered yet; whether there was one.
     fn ask(&self) -> bool {
         let mut asked = false;
-        for member in self.members.values() {
-            if member.idle_at == Some(self.stirred) {
-                continue;
-            }
+        for member in self.silent() {
             asked = true;
             if let Some(question) = &member.waiting {
                 question.ask();
@@ -187,6 +194,10 @@ impl State {
         }
         asked
     }
+}
+
+fn names<'m>(members: impl Iterator<Item = &'m Member>) -> Vec<String> {
+    members.map(|member| member.name.clone()).collect()
 }
 
 /// One thread's place in its crew, given up when the thread ends.
@@ -272,7 +283,6 @@ impl Drop for Membership {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::monotonic;
     use crossbeam_channel::unbounded;
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -358,6 +368,28 @@ mod tests {
         let settled = crew.settle(monotonic() + Duration::from_millis(20));
         assert_eq!(settled, Err(vec!["busy".to_owned()]));
         drop(release);
+        settle(&crew);
+    }
+
+    #[test]
+    fn who_waits_and_cannot_answer_is_named_too() {
+        let crew = Arc::new(Crew::default());
+        let desk = Arc::new((Mutex::new(false), Arc::new(Condvar::new())));
+        let shared = desk.clone();
+        let work = move || {
+            let mut closed = shared.0.lock();
+            while !*closed {
+                wait(&shared.1, &mut closed, |closed| *closed);
+            }
+        };
+        spawn(Some(&crew), "deaf".to_owned(), work).unwrap();
+        settle(&crew);
+        let mut closed = desk.0.lock();
+        let settled = crew.settle(monotonic() + Duration::from_millis(20));
+        assert_eq!(settled, Err(vec!["deaf".to_owned()]));
+        *closed = true;
+        drop(closed);
+        desk.1.notify_all();
         settle(&crew);
     }
 

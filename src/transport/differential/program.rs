@@ -8,7 +8,7 @@ use std::fmt;
 /// The channels of a program, by the link that each belongs to.
 pub(super) const CHANNELS: [usize; 3] = [0, 0, 1];
 
-/// How many links a program has. What is exclusive belongs to the first.
+/// How many links a program has. What is exclusive belongs to the first, to begin with.
 pub(super) const LINKS: usize = 2;
 
 /// The queues of a program.

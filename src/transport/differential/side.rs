@@ -1,12 +1,13 @@
 //! One of the two brokers, and the clients of a program on it.
 
+mod steps;
+
 use super::client::Client;
 use super::harness::{Raw, Vhost, wait};
-use super::program::{CHANNELS, EXCHANGES, LINKS, QUEUES, Step};
+use super::program::{CHANNELS, EXCHANGES, LINKS, QUEUES};
 use super::seat::{Heard, Seat};
-use super::show::{answered, shown, told};
+use super::show::{shown, told};
 use crate::clock::monotonic;
-use crate::declaration::Declaration;
 use crate::transport::amqp::{AmqpTransport, BrokerUrl};
 use crate::transport::memory::{Broker, MemoryTransport};
 use crate::transport::{Channel, Dialled, Failure, Transport};
@@ -29,17 +30,19 @@ pub(super) struct Seen {
 /// A broker with the links and channels of a program.
 pub(super) struct Side {
     transport: Box<dyn Transport>,
-    client: Box<dyn Client>,
+    client: Client,
     links: [Option<Dialled>; LINKS],
     /// For declarations, each on a channel that nothing else uses.
     admins: [Option<Box<dyn Channel>>; LINKS],
     seats: [Option<Seat>; CHANNELS.len()],
-    /// What was delivered and is not settled.
-    unsettled: [Vec<u64>; CHANNELS.len()],
+    /// What was delivered and is not settled: the tags, and the consumers unless it was fetched.
+    unsettled: [Vec<(u64, Option<usize>)>; CHANNELS.len()],
     /// The consumers of each channel.
     consumers: [Vec<usize>; CHANNELS.len()],
     /// The queues that each channel has consumed from, as often as it began to.
     consumed: [Vec<&'static str>; CHANNELS.len()],
+    /// The queue of each consumer with a prefetch.
+    limited: BTreeMap<usize, &'static str>,
     /// What happened last may have happened in another way.
     pub(super) is_open: bool,
     /// The queues and exchanges that were declared, or nearly.
@@ -80,14 +83,17 @@ impl Side {
             #[cfg(feature = "tls")]
             tls: None,
         };
-        Self::new(Box::new(transport), Box::new(Raw::open(&vhost.url())))
+        Self::new(
+            Box::new(transport),
+            Client::Real(Box::new(Raw::open(&vhost.url()))),
+        )
     }
 
     pub(super) fn embedded(broker: &Broker) -> Self {
-        Self::new(Box::new(memory(broker)), Box::new(broker.clone()))
+        Self::new(Box::new(memory(broker)), Client::Embedded(broker.clone()))
     }
 
-    fn new(transport: Box<dyn Transport>, client: Box<dyn Client>) -> Self {
+    fn new(transport: Box<dyn Transport>, client: Client) -> Self {
         Self {
             transport,
             client,
@@ -97,6 +103,7 @@ impl Side {
             unsettled: Default::default(),
             consumers: Default::default(),
             consumed: Default::default(),
+            limited: BTreeMap::new(),
             is_open: false,
             declared: BTreeSet::new(),
             drains: Vec::new(),
@@ -142,9 +149,8 @@ impl Side {
     /// A channel that is gone is opened again when it is needed.
     fn forget(&mut self, channel: usize) -> Option<Seat> {
         let consumed = std::mem::take(&mut self.consumed[channel]);
-        let is_again = |at: usize| consumed[..at].contains(&consumed[at]);
         // A quorum queue takes back what the consumers of a channel hold in the order of their tags, which are random.
-        let are_twins = (0..consumed.len()).any(is_again);
+        let are_twins = has_twins(&consumed);
         // A queue that has not heard of it yet hands it what another one, which has, dead-letters.
         let are_several = self.consumers[channel].len() > 1;
         self.is_open |= are_twins || are_several;
@@ -160,172 +166,17 @@ impl Side {
                 Some(value)
             }
             Err(failure) => {
+                let is_lost = matches!(failure, Failure::Lost(_));
                 self.seen.answer = told(failure);
                 self.listen(channel);
                 self.forget(channel);
+                if is_lost {
+                    // Its other channels end with it, in any order.
+                    let link = CHANNELS[channel];
+                    self.is_open |= self.is_contested(link);
+                    self.kill(link);
+                }
                 None
-            }
-        }
-    }
-
-    /// Takes a step.
-    pub(super) fn take(&mut self, step: &Step) {
-        match step {
-            Step::Declare { link, declaration } => {
-                if let Declaration::Queue { name, .. } | Declaration::Exchange { name, .. } =
-                    declaration
-                {
-                    self.declared.insert(name.clone());
-                }
-                let result = self.administer(*link, |channel| channel.declare(declaration));
-                self.seen.answer = answered(result);
-            }
-            Step::Check { link, declaration } => {
-                let result = self.administer(*link, |channel| channel.check(declaration));
-                self.seen.answer = answered(result);
-            }
-            Step::Publish { channel, message } => {
-                let published = self.seat(*channel).publish(message.clone());
-                let confirm = self.note(*channel, published.confirm);
-                if let Some(confirm) = confirm {
-                    self.seen.answer = format!("tag {} ack {}", confirm.tag, confirm.ack);
-                }
-                for returned in published.returned {
-                    let text = format!(
-                        "; returned {:?} {:?} {:?} {}",
-                        returned.message_id, returned.exchange, returned.routing_key, returned.text
-                    );
-                    self.seen.answer.push_str(&text);
-                }
-            }
-            Step::Pull { channel, queue } => self.pull(*channel, queue),
-            Step::Ack {
-                channel,
-                which,
-                multiple,
-            } => {
-                let multiple = *multiple;
-                self.settle(*channel, *which, multiple, move |channel, tag| {
-                    channel.ack(tag, multiple)
-                });
-            }
-            Step::Nack { channel, which } => {
-                self.settle(*channel, *which, false, |channel, tag| channel.nack(tag));
-            }
-            Step::Reject { channel, which } => {
-                self.settle(*channel, *which, false, |channel, tag| channel.reject(tag));
-            }
-            Step::Subscribe {
-                channel,
-                queue,
-                prefetch,
-            } => {
-                self.last_consumer += 1;
-                let number = self.last_consumer;
-                let result = self.seat(*channel).subscribe(queue, *prefetch, number);
-                if self.note(*channel, result).is_some() {
-                    self.consumers[*channel].push(number);
-                    self.consumed[*channel].push(queue);
-                }
-            }
-            Step::Cancel { channel, which } => self.cancel(*channel, *which),
-            Step::Close(channel) => {
-                self.listen(*channel);
-                if let Some(seat) = self.forget(*channel) {
-                    self.seen.answer = answered(seat.close());
-                }
-            }
-            Step::Kill(link) => self.kill(*link),
-            _ => self.be_another_client(step),
-        }
-    }
-
-    fn be_another_client(&mut self, step: &Step) {
-        let client = &self.client;
-        let result = match step {
-            Step::Exchange {
-                name,
-                kind,
-                arguments,
-            } => {
-                self.declared.insert((*name).to_owned());
-                client.declare_exchange(name, *kind, arguments)
-            }
-            Step::Bind {
-                queue,
-                exchange,
-                routing_key,
-                arguments,
-            } => client.bind(queue, exchange, routing_key, arguments),
-            Step::Unbind {
-                queue,
-                exchange,
-                routing_key,
-                arguments,
-            } => client.unbind(queue, exchange, routing_key, arguments),
-            Step::DeleteQueue(queue) => client.delete_queue(queue),
-            Step::DeleteExchange(exchange) => client.delete_exchange(exchange),
-            Step::AckTwice(queue) => client.ack_twice(queue),
-            Step::Purge(queue) => match client.purge(queue) {
-                Ok(purged) => {
-                    self.seen.answer = format!("purged {purged}");
-                    return;
-                }
-                Err(code) => Err(code),
-            },
-            _ => unreachable!("{step:?} is for the seam"),
-        };
-        self.seen.answer = result.map_or_else(
-            |code| format!("refused with {code}"),
-            |()| "done".to_owned(),
-        );
-    }
-
-    fn pull(&mut self, channel: usize, queue: &'static str) {
-        let result = self.seat(channel).with(move |channel| channel.pull(queue));
-        match self.note(channel, result) {
-            Some(Some(delivery)) => {
-                self.seen.answer = format!("tag {} {}", delivery.tag, shown(&delivery));
-                self.unsettled[channel].push(delivery.tag);
-            }
-            Some(None) => "empty".clone_into(&mut self.seen.answer),
-            None => {}
-        }
-    }
-
-    fn settle(
-        &mut self,
-        channel: usize,
-        which: usize,
-        multiple: bool,
-        settle: impl FnOnce(&dyn Channel, u64) -> Result<(), Failure> + Send + 'static,
-    ) {
-        let unsettled = &mut self.unsettled[channel];
-        if unsettled.is_empty() {
-            return;
-        }
-        let at = which % unsettled.len();
-        let tag = unsettled.remove(at);
-        if multiple {
-            unsettled.drain(..at);
-        }
-        let result = self
-            .seat(channel)
-            .settle(move |channel| settle(channel, tag));
-        self.note(channel, result);
-    }
-
-    fn cancel(&mut self, channel: usize, which: usize) {
-        let consumers = &self.consumers[channel];
-        if consumers.is_empty() {
-            return;
-        }
-        let number = consumers[which % consumers.len()];
-        let result = self.seat(channel).cancel(number);
-        if let Some(late) = self.note(channel, result) {
-            self.consumers[channel].retain(|other| *other != number);
-            for delivery in late {
-                self.hear(channel, number, Heard::Delivery(delivery));
             }
         }
     }
@@ -349,7 +200,7 @@ impl Side {
     fn hear(&mut self, channel: usize, number: usize, heard: Heard) {
         let line = match heard {
             Heard::Delivery(delivery) => {
-                self.unsettled[channel].push(delivery.tag);
+                self.unsettled[channel].push((delivery.tag, Some(number)));
                 self.unsettled[channel].sort_unstable();
                 let tags = self.seen.tags.entry(number).or_default();
                 tags.push(delivery.tag);
@@ -455,6 +306,7 @@ impl Side {
     /// Removes everything that a program can have made.
     pub(super) fn clean(&mut self) {
         self.last_consumer = 0;
+        self.limited.clear();
         for channel in 0..CHANNELS.len() {
             if let Some(seat) = self.forget(channel) {
                 drop(seat.close());
@@ -476,4 +328,9 @@ impl Side {
             self.client.delete_exchange(exchange).unwrap();
         }
     }
+}
+
+/// Whether a queue is there twice.
+fn has_twins(queues: &[&str]) -> bool {
+    (0..queues.len()).any(|at| queues[..at].contains(&queues[at]))
 }

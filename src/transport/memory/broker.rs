@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 ///
 /// # What it does not model
 ///
-/// * Streams: declaring one is refused with 540.
+/// * Streams: declaring one is refused with 540, which ends the connection.
 /// * Clusters (but see [`lose_queue`](Self::lose_queue)), more than one virtual host, users other than `guest` and their
 ///   permissions (but see [`refuse`](Self::refuse)), policies but for [some](Self::set_policy).
 /// * At-least-once dead-lettering: `x-dead-letter-strategy` is checked, and the messages go at most once.

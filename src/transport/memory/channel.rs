@@ -1,5 +1,6 @@
 //! A channel: its consumers, what it has not settled yet, and whether it confirms.
 
+use super::arguments::QueueKind;
 use super::profile::Profile;
 use super::ready::Entry;
 use super::refusal::Refusal;
@@ -13,6 +14,8 @@ pub(super) struct Channel {
     /// For consumers that begin from now on; zero is no limit.
     pub(super) prefetch: u16,
     pub(super) consumers: BTreeMap<ConsumerId, Consumer>,
+    /// What it takes the queues for that it has used.
+    pub(super) known: BTreeMap<String, QueueKind>,
     unacked: BTreeMap<u64, Unacked>,
     last_tag: u64,
     /// The tag of the last publish, once the channel confirms.
@@ -43,6 +46,7 @@ impl Channel {
             link,
             prefetch: 0,
             consumers: BTreeMap::new(),
+            known: BTreeMap::new(),
             unacked: BTreeMap::new(),
             last_tag: 0,
             confirms: None,
@@ -52,6 +56,11 @@ impl Channel {
     /// How much is handed out and not settled.
     pub(super) fn unacked(&self) -> usize {
         self.unacked.len()
+    }
+
+    /// Whether something of that queue is handed out and not settled.
+    pub(super) fn holds_of(&self, queue: QueueId) -> bool {
+        self.unacked.values().any(|unacked| unacked.queue == queue)
     }
 
     /// Whether the consumer may be handed one more.

@@ -11,6 +11,7 @@ use super::state::publish::Published;
 use crate::declaration::ExchangeKind;
 use crate::error::Error;
 use crate::headers::Headers;
+use crate::naming::{self, NameTooLong};
 use crate::properties::Properties;
 use crate::transport::{Body, Outgoing};
 
@@ -28,7 +29,7 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when the exchange does not exist or is internal, or a property is not valid.
+    /// [`Error::Broker`] when the exchange does not exist or is internal, or a property is not valid. [`Error::NameTooLong`].
     pub fn publish(
         &self,
         exchange: &str,
@@ -37,6 +38,7 @@ impl Broker {
         headers: Headers,
         body: impl Into<Vec<u8>>,
     ) -> Result<Published, Error> {
+        check_names(&[("exchange", exchange), ("routing key", routing_key)])?;
         let outgoing = Outgoing {
             exchange: exchange.to_owned(),
             routing_key: routing_key.to_owned(),
@@ -53,8 +55,9 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when an argument is not valid, or the queue exists and is different.
+    /// [`Error::Broker`] when an argument is not valid, or the queue exists and is different. [`Error::NameTooLong`].
     pub fn declare_queue(&self, name: &str, arguments: &Headers) -> Result<(), Error> {
+        naming::check("queue", name)?;
         let declared = self.with(|hub, at| {
             hub.state
                 .declare_queue(name, DURABLE, arguments, OUTSIDE, at)
@@ -87,8 +90,9 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when there is no such queue, or it is exclusive to somebody.
+    /// [`Error::Broker`] when there is no such queue, or it is exclusive to somebody. [`Error::NameTooLong`].
     pub fn take(&self, queue: &str) -> Result<Option<MessageView>, Error> {
+        naming::check("queue", queue)?;
         let taken = self.with(|hub, at| hub.state.take(queue, at));
         let taken = taken.map_err(refused("another client takes a message"))?;
         Ok(taken.map(MessageView::from))
@@ -99,8 +103,9 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when there is no such queue, or it has a consumer.
+    /// [`Error::Broker`] when there is no such queue, or it has a consumer. [`Error::NameTooLong`].
     pub fn occupy(&self, queue: &str) -> Result<Occupant, Error> {
+        naming::check("queue", queue)?;
         let occupied = self.with(|hub, at| hub.state.occupy(queue, at));
         let link = occupied.map_err(refused("another client consumes"))?;
         Ok(Occupant {
@@ -113,14 +118,18 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when there is no such queue.
+    /// [`Error::Broker`] when there is no such queue. [`Error::NameTooLong`].
     pub fn purge(&self, name: &str) -> Result<usize, Error> {
+        naming::check("queue", name)?;
         let purged = self.with(|hub, at| hub.state.purge(name, at));
         purged.map_err(refused("another client purges a queue"))
     }
 
     /// Sets a policy over the queues whose names `applies` accepts, those to come too, in place of the policy of that name.
     /// Of several that apply to a queue the one that was set last counts.
+    ///
+    /// `applies` is asked now about every queue, and later about each one that is declared, in the middle of that: it has to
+    /// answer by the name alone. One that calls this broker, or a connection to it, waits for itself for ever.
     ///
     /// It may define `message-ttl`, `expires`, `dead-letter-exchange`, `dead-letter-routing-key`, `max-length`,
     /// `max-length-bytes`, `overflow` and `delivery-limit`. Where a queue was declared with the same, the smaller number counts
@@ -153,13 +162,14 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when the exchange exists and is different, or its name is reserved.
+    /// [`Error::Broker`] when the exchange exists and is different, or its name is reserved. [`Error::NameTooLong`].
     pub fn declare_exchange(
         &self,
         name: &str,
         kind: ExchangeKind,
         arguments: &Headers,
     ) -> Result<(), Error> {
+        naming::check("exchange", name)?;
         let mut exchange = Exchange::new(name, kind, true);
         exchange.arguments = arguments.clone();
         let declared = self.with(|hub, _| hub.state.declare_exchange(exchange));
@@ -170,8 +180,9 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] for RabbitMQ's own exchanges.
+    /// [`Error::Broker`] for RabbitMQ's own exchanges. [`Error::NameTooLong`].
     pub fn delete_exchange(&self, name: &str) -> Result<(), Error> {
+        naming::check("exchange", name)?;
         let deleted = self.with(|hub, _| hub.state.delete_exchange(name));
         deleted.map_err(refused("another client deletes an exchange"))
     }
@@ -180,7 +191,7 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when queue or exchange does not exist, and for the default exchange.
+    /// [`Error::Broker`] when queue or exchange does not exist, and for the default exchange. [`Error::NameTooLong`].
     pub fn bind(
         &self,
         queue: &str,
@@ -188,7 +199,7 @@ impl Broker {
         routing_key: &str,
         arguments: &Headers,
     ) -> Result<(), Error> {
-        let binding = binding(queue, routing_key, arguments);
+        let binding = binding(queue, exchange, routing_key, arguments)?;
         let bound = self.with(|hub, _| hub.state.bind(exchange, binding, OUTSIDE));
         bound.map_err(refused("another client binds a queue"))
     }
@@ -197,7 +208,7 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when queue or exchange does not exist, and for the default exchange.
+    /// [`Error::Broker`] when queue or exchange does not exist, and for the default exchange. [`Error::NameTooLong`].
     pub fn unbind(
         &self,
         queue: &str,
@@ -205,7 +216,7 @@ impl Broker {
         routing_key: &str,
         arguments: &Headers,
     ) -> Result<(), Error> {
-        let binding = binding(queue, routing_key, arguments);
+        let binding = binding(queue, exchange, routing_key, arguments)?;
         let unbound = self.with(|hub, _| hub.state.unbind(exchange, &binding, OUTSIDE));
         unbound.map_err(refused("another client unbinds a queue"))
     }
@@ -227,13 +238,32 @@ impl Drop for Occupant {
 }
 
 fn refused(action: &str) -> impl FnOnce(Refusal) -> Error {
-    move |refusal| Error::broker(action.to_owned(), refusal.into())
+    move |Refusal { code, text }| Error::Broker {
+        action: action.to_owned(),
+        code,
+        text,
+    }
 }
 
-fn binding(queue: &str, routing_key: &str, arguments: &Headers) -> Binding {
-    Binding {
+fn check_names(names: &[(&'static str, &str)]) -> Result<(), NameTooLong> {
+    let mut names = names.iter();
+    names.try_for_each(|(what, name)| naming::check(what, name))
+}
+
+fn binding(
+    queue: &str,
+    exchange: &str,
+    routing_key: &str,
+    arguments: &Headers,
+) -> Result<Binding, NameTooLong> {
+    check_names(&[
+        ("queue", queue),
+        ("exchange", exchange),
+        ("routing key", routing_key),
+    ])?;
+    Ok(Binding {
         queue: queue.to_owned(),
         routing_key: routing_key.to_owned(),
         arguments: arguments.clone(),
-    }
+    })
 }

@@ -5,7 +5,7 @@ use super::hub::CLOSED;
 use super::refusal::Refusal;
 use super::state::LinkId;
 use super::wire::Operation;
-use crate::transport::{Failure, LinkEvent};
+use crate::transport::LinkEvent;
 use std::time::Duration;
 
 /// What a user can be refused.
@@ -150,7 +150,8 @@ impl Broker {
         self.with(|hub, _| hub.faults.drop = Some(when));
     }
 
-    /// Closes the channels that consume from `queue`, with a reply code; returns how many there were.
+    /// Closes the channels that consume from `queue`, with a reply code; returns how many there were. With a code of those
+    /// that AMQP has for connections, such as 541, their connections are closed.
     pub fn close_channels(&self, queue: &str, code: u16) -> usize {
         self.with(|hub, at| {
             let Some(queue) = hub.state.queues.get(queue) else {
@@ -163,10 +164,10 @@ impl Broker {
                 .collect();
             channels.sort_unstable();
             channels.dedup();
-            let failure: Failure = Refusal::with_code(code, "closed by the test").into();
+            let refusal = Refusal::with_code(code, "closed by the test");
             for channel in &channels {
                 if let Some(link) = hub.state.channels.get(channel).map(|channel| channel.link) {
-                    hub.close_channel(link, *channel, &failure, at);
+                    hub.refuse(link, *channel, refusal.clone(), at);
                 }
             }
             channels.len()

@@ -138,17 +138,12 @@ impl Hub {
         if is_closed {
             return;
         }
-        let result = match channel {
-            None => self.obey_link(link, &operation, at),
-            Some(channel) => self.obey_channel(link, channel, operation, at),
+        let answer = match channel {
+            None => Ok(self.obey_link(link, &operation, at)),
+            Some(channel) => self
+                .obey_channel(link, channel, operation, at)
+                .map_err(|refusal| self.refuse(link, channel, refusal, at)),
         };
-        let answer = result.map_err(|refusal| {
-            let failure = Failure::from(refusal);
-            if let Some(channel) = channel {
-                self.close_channel(link, channel, &failure, at);
-            }
-            failure
-        });
         // What follows from the operation is sent before the answer.
         self.send();
         if let Some(reply) = reply {
@@ -182,18 +177,13 @@ impl Hub {
         is_empty
     }
 
-    fn obey_link(
-        &mut self,
-        link: LinkId,
-        operation: &Operation,
-        at: Moment,
-    ) -> Result<Answer, Refusal> {
+    fn obey_link(&mut self, link: LinkId, operation: &Operation, at: Moment) -> Answer {
         match operation {
             Operation::Connect => {
                 if let Some(wire) = self.wires.get_mut(&link) {
                     wire.open = true;
                 }
-                Ok(Answer::Done)
+                Answer::Done
             }
             Operation::OpenChannel => {
                 let channel = self.state.open_channel(link);
@@ -206,11 +196,11 @@ impl Hub {
                 {
                     ports.insert(channel, port);
                 }
-                Ok(Answer::Channel(channel, ending))
+                Answer::Channel(channel, ending)
             }
             _ => {
                 self.end_link(link, "the connection was closed", at);
-                Ok(Answer::Done)
+                Answer::Done
             }
         }
     }
@@ -284,6 +274,26 @@ impl Hub {
 
     fn port(&mut self, link: LinkId, channel: ChannelId) -> Option<&mut Port> {
         self.wires.get_mut(&link)?.port(channel)
+    }
+
+    /// Closes the channel, or the whole link where RabbitMQ does; what the client is told.
+    pub(super) fn refuse(
+        &mut self,
+        link: LinkId,
+        channel: ChannelId,
+        refusal: Refusal,
+        at: Moment,
+    ) -> Failure {
+        let is_over = refusal.ends_link();
+        let Refusal { code, text } = refusal;
+        if is_over {
+            let why = format!("{CLOSED}: {code} {text}");
+            self.end_link(link, &why, at);
+            return Failure::Lost(why);
+        }
+        let failure = Failure::Refused { code, text };
+        self.close_channel(link, channel, &failure, at);
+        failure
     }
 
     /// Ends a channel on both sides.

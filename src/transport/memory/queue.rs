@@ -26,6 +26,8 @@ pub(super) struct Queue {
     pub(super) policy: Option<String>,
     pub(super) profile: Profile,
     pub(super) ready: Ready,
+    /// What came back too often, and is dead-lettered when the queue is served next.
+    pub(super) spent: Vec<Entry>,
     pub(super) unacked: usize,
     pub(super) consumers: VecDeque<(ChannelId, ConsumerId)>,
     /// Those that were full when their turn came.
@@ -43,6 +45,8 @@ pub(super) struct Queue {
     /// Who publishes to a quorum queue, and whether it is told to stop.
     publishers: BTreeSet<ChannelId>,
     refused: BTreeSet<ChannelId>,
+    /// The channels that are told when it ends, whatever they do until then.
+    pub(super) watchers: BTreeSet<ChannelId>,
 }
 
 /// What a queue does with a message that is published.
@@ -62,32 +66,29 @@ pub(super) enum PutBack {
     Spent(Entry),
 }
 
-/// What is known when a queue is made.
-pub(super) struct Made {
-    pub(super) id: QueueId,
-    pub(super) name: String,
-    pub(super) kind: QueueKind,
-    pub(super) durable: bool,
-    pub(super) owner: Option<LinkId>,
-    pub(super) auto_delete: bool,
-    pub(super) arguments: Headers,
-    pub(super) settings: Settings,
-}
-
 impl Queue {
-    pub(super) fn new(made: Made, profile: Profile, now: Instant) -> Self {
+    /// A durable queue, empty and everybody's.
+    pub(super) fn new(
+        id: QueueId,
+        name: &str,
+        kind: QueueKind,
+        settings: Settings,
+        profile: Profile,
+        now: Instant,
+    ) -> Self {
         Self {
-            id: made.id,
-            name: made.name,
-            kind: made.kind,
-            durable: made.durable,
-            owner: made.owner,
-            auto_delete: made.auto_delete,
-            arguments: made.arguments,
-            settings: made.settings,
+            id,
+            name: name.to_owned(),
+            kind,
+            durable: true,
+            owner: None,
+            auto_delete: false,
+            arguments: Headers::new(),
+            settings,
             policy: None,
             profile,
-            ready: Ready::new(made.kind),
+            ready: Ready::new(kind),
+            spent: Vec::new(),
             unacked: 0,
             consumers: VecDeque::new(),
             passed_over: BTreeSet::new(),
@@ -99,6 +100,7 @@ impl Queue {
             next_place: 0,
             publishers: BTreeSet::new(),
             refused: BTreeSet::new(),
+            watchers: BTreeSet::new(),
         }
     }
 
@@ -176,6 +178,7 @@ impl Queue {
     pub(super) fn forget_publisher(&mut self, channel: ChannelId) {
         self.publishers.remove(&channel);
         self.refused.remove(&channel);
+        self.watchers.remove(&channel);
     }
 
     fn is_over_limit(&self) -> bool {

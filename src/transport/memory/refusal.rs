@@ -1,8 +1,6 @@
-//! Channel exceptions, in RabbitMQ's own words.
+//! Why RabbitMQ closes a channel or a connection, in its own words.
 
-use crate::transport::Failure;
-
-/// Why the broker closes a channel.
+/// Why the broker closes a channel, or the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// AMQP's reply code.
@@ -32,6 +30,10 @@ impl Refusal {
         Self::new(540, "NOT_IMPLEMENTED", why.as_ref())
     }
 
+    pub(super) fn internal_error(why: impl AsRef<str>) -> Self {
+        Self::new(541, "INTERNAL_ERROR", why.as_ref())
+    }
+
     /// A code that a test asked for.
     pub(super) fn with_code(code: u16, why: &str) -> Self {
         let name = match code {
@@ -39,9 +41,15 @@ impl Refusal {
             404 => "NOT_FOUND",
             405 => "RESOURCE_LOCKED",
             406 => "PRECONDITION_FAILED",
+            540 => "NOT_IMPLEMENTED",
             _ => "INTERNAL_ERROR",
         };
         Self::new(code, name, why)
+    }
+
+    /// Whether it ends the connection. AMQP has two kinds of codes; those of the other kind end a channel.
+    pub(super) fn ends_link(&self) -> bool {
+        matches!(self.code, 320 | 402 | 501..=506 | 530 | 540 | 541)
     }
 
     fn new(code: u16, name: &str, why: &str) -> Self {
@@ -49,12 +57,6 @@ impl Refusal {
         // A reply text is a short string.
         text.truncate(text.floor_char_boundary(255));
         Self { code, text }
-    }
-}
-
-impl From<Refusal> for Failure {
-    fn from(Refusal { code, text }: Refusal) -> Self {
-        Self::Refused { code, text }
     }
 }
 
@@ -76,7 +78,5 @@ mod tests {
     fn a_text_is_cut_to_what_a_frame_can_say() {
         let refusal = Refusal::not_found("ä".repeat(200));
         assert_eq!(refusal.text.len(), 254, "the last ä does not fit");
-        let failure = Failure::from(refusal);
-        assert!(failure.is_not_found());
     }
 }

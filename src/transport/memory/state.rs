@@ -1,5 +1,6 @@
 //! Everything a broker knows. Operations go in with the time; what clients shall hear comes out as effects.
 
+mod acquaintance;
 mod consume;
 pub(super) mod declare;
 mod expire;

@@ -2,9 +2,11 @@
 
 mod differences;
 mod faults;
+mod limits;
 mod others;
 mod queues;
 mod quorum_order;
+mod refusals;
 mod timing;
 
 use super::{Broker, MemoryTransport, Profile};
@@ -47,6 +49,13 @@ pub(super) fn channel(dialled: &mut Dialled) -> Box<dyn Channel> {
     dialled.link.open_channel().unwrap()
 }
 
+/// A link with one channel.
+pub(super) fn client(broker: &Broker) -> (Dialled, Box<dyn Channel>) {
+    let mut dialled = dial(broker);
+    let channel = channel(&mut dialled);
+    (dialled, channel)
+}
+
 /// A classic, durable queue.
 pub(super) fn queue(name: &str) -> Declaration {
     Declaration::durable_queue(name, Headers::new())
@@ -55,6 +64,25 @@ pub(super) fn queue(name: &str) -> Declaration {
 pub(super) fn quorum(name: &str) -> Declaration {
     let arguments = [("x-queue-type", "quorum")].into_iter().collect();
     Declaration::durable_queue(name, arguments)
+}
+
+/// A durable queue with arguments.
+pub(super) fn with(
+    name: &str,
+    arguments: impl IntoIterator<Item = (&'static str, HeaderValue)>,
+) -> Declaration {
+    Declaration::durable_queue(name, arguments.into_iter().collect())
+}
+
+/// A queue for one link.
+pub(super) fn exclusive(name: &str) -> Declaration {
+    Declaration::Queue {
+        name: name.to_owned(),
+        durable: false,
+        exclusive: true,
+        auto_delete: false,
+        arguments: Headers::new(),
+    }
 }
 
 pub(super) fn message(exchange: &str, key: &str, body: &str) -> Outgoing {
@@ -70,6 +98,17 @@ pub(super) fn message(exchange: &str, key: &str, body: &str) -> Outgoing {
         properties,
         headers: Headers::new(),
         body: Arc::new(body.as_bytes().to_vec()),
+    }
+}
+
+/// Publishes to a queue.
+pub(super) fn publish(
+    channel: &dyn Channel,
+    queue: &str,
+    bodies: impl IntoIterator<Item = &'static str>,
+) {
+    for body in bodies {
+        channel.publish(&message("", queue, body)).unwrap();
     }
 }
 

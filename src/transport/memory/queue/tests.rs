@@ -10,18 +10,8 @@ struct Fixture {
 
 fn fixture(kind: QueueKind, settings: Settings, profile: Profile) -> Fixture {
     let now = crate::clock::monotonic();
-    let made = Made {
-        id: QueueId(1),
-        name: "q".to_owned(),
-        kind,
-        durable: true,
-        owner: None,
-        auto_delete: false,
-        arguments: Headers::new(),
-        settings,
-    };
     Fixture {
-        queue: Queue::new(made, profile, now),
+        queue: Queue::new(QueueId(1), "q", kind, settings, profile, now),
         now,
     }
 }

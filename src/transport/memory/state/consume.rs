@@ -1,5 +1,6 @@
 //! Consuming and fetching: the ways out of a queue.
 
+use super::acquaintance::Use;
 use super::settle::Verdict;
 use super::{ChannelId, ConsumerId, Effect, LinkId, Moment, State};
 use crate::transport::Delivery;
@@ -18,6 +19,8 @@ impl State {
     ) -> Result<ConsumerId, Refusal> {
         let link = self.link_of(channel);
         let id = ConsumerId(self.id());
+        self.open_queue(name, link)?;
+        self.note_use(channel, name, Use::Consume)?;
         let queue = self.open_queue(name, link)?;
         if queue.is_occupied && queue.kind == QueueKind::Classic && !queue.consumers.is_empty() {
             return Err(in_exclusive_use(name));
@@ -61,6 +64,8 @@ impl State {
         at: Moment,
     ) -> Result<Option<Delivery>, Refusal> {
         let link = self.link_of(channel);
+        self.open_queue(name, link)?;
+        self.note_use(channel, name, Use::Fetch)?;
         let queue = self.open_queue(name, link)?;
         if queue.settings.single_active && queue.kind == QueueKind::Quorum {
             return Err(Refusal::resource_locked(format!(
@@ -151,6 +156,7 @@ impl State {
         for exchange in self.exchanges.values_mut() {
             exchange.bindings.retain(|binding| binding.queue != name);
         }
+        self.tell_of_end(&queue);
         for (channel, consumer) in queue.consumers {
             if let Some(channel) = self.channels.get_mut(&channel) {
                 channel.consumers.remove(&consumer);
@@ -223,8 +229,13 @@ impl State {
             }
         }
         self.drop_over_limit(name);
-        if let Some(queue) = self.queues.get_mut(name) {
-            queue.tell_publishers();
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        queue.tell_publishers();
+        // A quorum queue sends what it drops on its way before what came back too often.
+        for entry in std::mem::take(&mut queue.spent) {
+            self.bury(name, entry, Reason::DeliveryLimit);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::transport::memory::arguments;
 use crate::transport::memory::equivalence;
 use crate::transport::memory::exchange::{self, Binding, Exchange};
 use crate::transport::memory::profile::Profile;
-use crate::transport::memory::queue::{Made, Queue};
+use crate::transport::memory::queue::Queue;
 use crate::transport::memory::refusal::{self, Refusal};
 
 /// The flags of a queue.
@@ -140,20 +140,13 @@ impl State {
                 )));
             }
         }
-        let made = Made {
-            id,
-            name: name.to_owned(),
-            kind,
-            durable,
-            owner,
-            auto_delete: flags.auto_delete,
-            arguments,
-            settings,
-        };
-        let queue = Queue::new(made, self.profile, at.now);
-        let name = name.to_owned();
-        self.queues.insert(name.clone(), queue);
-        self.apply_policy(&name, at);
+        let mut queue = Queue::new(id, name, kind, settings, self.profile, at.now);
+        queue.durable = durable;
+        queue.owner = owner;
+        queue.auto_delete = flags.auto_delete;
+        queue.arguments = arguments;
+        self.queues.insert(name.to_owned(), queue);
+        self.apply_policy(name, at);
         Ok(())
     }
 

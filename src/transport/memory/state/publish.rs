@@ -1,5 +1,6 @@
 //! Publishing and dead-lettering: the ways into a queue.
 
+use super::acquaintance::Use;
 use super::{ChannelId, Effect, Moment, State};
 use crate::transport::memory::arguments::QueueKind;
 use crate::transport::memory::dead_letter::{Passing, Reason, is_cycle};
@@ -55,7 +56,11 @@ impl State {
             self.confirm(channel, tag, false);
             return Ok(());
         }
-        let published = self.deliver(Arc::new(message), Some(channel), at);
+        let queues = self.route(&message.exchange, &message);
+        for queue in &queues {
+            self.note_use(channel, queue, Use::Publish)?;
+        }
+        let published = self.deliver(Arc::new(message), queues, channel, at);
         if published == Published::Unroutable && outgoing.mandatory {
             let returned = Returned {
                 exchange: outgoing.exchange.clone(),
@@ -90,7 +95,8 @@ impl State {
         let message = Message::published(outgoing, self.profile)?;
         // A client of its own for each message: it asks a full queue first.
         let channel = ChannelId(self.id());
-        let published = self.deliver(Arc::new(message), Some(channel), at);
+        let queues = self.route(&message.exchange, &message);
+        let published = self.deliver(Arc::new(message), queues, channel, at);
         self.forget_publisher(channel);
         self.settle_down(at);
         Ok(published)
@@ -107,15 +113,15 @@ impl State {
         }
     }
 
-    /// Routes a message and offers it to each queue. A channel makes itself known to a quorum queue and waits for the answer
-    /// before it sends the first message: meanwhile the other queues have the message, and may have dead-lettered something.
+    /// Offers a message to each queue. A channel makes itself known to a quorum queue and waits for the answer before it sends
+    /// the first message: meanwhile the other queues have the message, and may have dead-lettered something.
     fn deliver(
         &mut self,
         message: Arc<Message>,
-        publisher: Option<ChannelId>,
+        queues: BTreeSet<String>,
+        publisher: ChannelId,
         at: Moment,
     ) -> Published {
-        let queues = self.route(&message.exchange, &message);
         let mut published = if queues.is_empty() {
             Published::Unroutable
         } else {
@@ -126,8 +132,8 @@ impl State {
             let Some(queue) = self.queues.get_mut(&name) else {
                 continue;
             };
-            let is_stranger = publisher.is_some_and(|channel| queue.is_stranger(channel));
-            let admission = queue.admit(&message, publisher);
+            let is_stranger = queue.is_stranger(publisher);
+            let admission = queue.admit(&message, Some(publisher));
             if is_stranger {
                 late.push((name, admission));
             } else if !self.take_in(&name, &message, admission, at) {

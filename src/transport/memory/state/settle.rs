@@ -93,7 +93,7 @@ impl State {
                 classic.insert(name.clone());
             }
             if let PutBack::Spent(entry) = queue.put_back(unacked.entry, failed) {
-                self.bury(&name, entry, Reason::DeliveryLimit);
+                queue.spent.push(entry);
                 self.credit_twice(channel, unacked.consumer);
             }
             self.stir(&name);

@@ -3,19 +3,6 @@
 use super::*;
 use crate::declaration::ExchangeKind;
 
-fn with(
-    name: &str,
-    arguments: impl IntoIterator<Item = (&'static str, HeaderValue)>,
-) -> Declaration {
-    Declaration::durable_queue(name, arguments.into_iter().collect())
-}
-
-fn publish(channel: &dyn Channel, queue: &str, bodies: impl IntoIterator<Item = &'static str>) {
-    for body in bodies {
-        channel.publish(&message("", queue, body)).unwrap();
-    }
-}
-
 fn texts(broker: &Broker, queue: &str) -> Vec<String> {
     let messages = broker.messages(queue);
     messages
@@ -29,14 +16,7 @@ fn unbinding_what_is_not_there_is_no_error() {
     let broker = broker();
     broker.unbind("q", "x", "k", &Headers::new()).unwrap();
     let mut link = dial(&broker);
-    let exclusive = Declaration::Queue {
-        name: "q".to_owned(),
-        durable: false,
-        exclusive: true,
-        auto_delete: false,
-        arguments: Headers::new(),
-    };
-    channel(&mut link).declare(&exclusive).unwrap();
+    channel(&mut link).declare(&exclusive("q")).unwrap();
     broker
         .unbind("q", "amq.topic", "k", &Headers::new())
         .unwrap();
@@ -46,14 +26,7 @@ fn unbinding_what_is_not_there_is_no_error() {
 fn a_binding_is_looked_at_before_the_owner_of_its_queue() {
     let broker = broker();
     let mut link = dial(&broker);
-    let exclusive = Declaration::Queue {
-        name: "q".to_owned(),
-        durable: false,
-        exclusive: true,
-        auto_delete: false,
-        arguments: Headers::new(),
-    };
-    channel(&mut link).declare(&exclusive).unwrap();
+    channel(&mut link).declare(&exclusive("q")).unwrap();
     broker
         .declare_exchange("x", ExchangeKind::Headers, &Headers::new())
         .unwrap();
@@ -219,4 +192,138 @@ fn what_an_ending_channel_only_fetched_comes_back_after_what_its_consumers_make_
             assert_eq!(order, ["consumed", "fetched"], "{kind} on {profile}");
         }
     }
+}
+
+#[test]
+fn an_error_of_the_hard_kind_ends_the_whole_link() {
+    let broker = broker();
+    let (mut one, mut other) = (dial(&broker), dial(&broker));
+    let (asking, beside) = (channel(&mut one), channel(&mut one));
+    let elsewhere = channel(&mut other);
+    elsewhere.declare(&queue("q")).unwrap();
+    let subscription = beside.subscribe("q").unwrap();
+    publish(&*elsewhere, "q", ["a"]);
+    delivery(&*subscription);
+    let stream = with("s", [("x-queue-type", "stream".into())]);
+    let is_closed = |failure: &Failure| match failure {
+        Failure::Lost(why) => why.contains("540 NOT_IMPLEMENTED"),
+        _ => false,
+    };
+    let failure = asking.declare(&stream).unwrap_err();
+    assert!(is_closed(&failure), "{failure:?}");
+    match incoming(&*subscription) {
+        Incoming::Ended(failure) => assert!(is_closed(&failure), "{failure:?}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(
+        one.link.open_channel(),
+        Err(failure) if is_closed(&failure)
+    ));
+    assert!(event(&*one.link).is_err());
+    assert_eq!(elsewhere.count("q"), Ok(1), "what it held is back");
+}
+
+#[test]
+fn channels_are_closed_with_their_link_by_a_code_of_the_hard_kind() {
+    let broker = broker();
+    let mut dialled = dial(&broker);
+    let (one, other) = (channel(&mut dialled), channel(&mut dialled));
+    one.declare(&queue("q")).unwrap();
+    let (first, second) = (one.subscribe("q").unwrap(), other.subscribe("q").unwrap());
+    assert_eq!(broker.close_channels("q", 541), 2);
+    for subscription in [first, second] {
+        assert!(matches!(
+            incoming(&*subscription),
+            Incoming::Ended(Failure::Lost(_))
+        ));
+    }
+    assert!(broker.connections().is_empty());
+}
+
+/// A channel uses a queue, which another client replaces by one of the other kind; whether the channel can publish to that.
+fn gets_on_with_the_next(profile: Profile, kind: &str, use_it: impl Fn(&dyn Channel)) -> bool {
+    let broker = broker_of(profile);
+    let declare = |kind: &str| {
+        let arguments = [("x-queue-type", kind)].into_iter().collect();
+        broker.declare_queue("q", &arguments).unwrap();
+    };
+    declare(kind);
+    let mut link = dial(&broker);
+    let (using, beside) = (channel(&mut link), channel(&mut link));
+    publish(&*beside, "q", ["first"]);
+    use_it(&*using);
+    broker.delete_queue("q");
+    declare(if kind == "quorum" {
+        "classic"
+    } else {
+        "quorum"
+    });
+    publish(&*using, "q", ["next"]);
+    match beside.count("q") {
+        Ok(count) => count == 1,
+        Err(failure) => {
+            assert!(matches!(failure, Failure::Lost(_)), "{failure:?}");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_channel_that_was_not_told_of_the_end_of_a_queue_falls_over_the_next_one() {
+    let fetch = |channel: &dyn Channel| {
+        let fetched = channel.pull("q").unwrap().unwrap();
+        channel.ack(fetched.tag, false).unwrap();
+    };
+    let consume = |channel: &dyn Channel| {
+        let subscription = channel.subscribe("q").unwrap();
+        channel.ack(delivery(&*subscription).tag, false).unwrap();
+    };
+    for profile in [Profile::V3_10, Profile::V4_0] {
+        assert!(!gets_on_with_the_next(profile, "quorum", fetch));
+        assert!(!gets_on_with_the_next(profile, "quorum", consume));
+        assert!(gets_on_with_the_next(profile, "classic", consume));
+        let is_told = gets_on_with_the_next(profile, "classic", fetch);
+        assert_eq!(is_told, profile == Profile::V4_0, "{profile}");
+    }
+}
+
+#[test]
+fn a_channel_is_told_of_the_end_of_a_queue_that_it_publishes_to_or_holds_messages_of() {
+    let publish = |channel: &dyn Channel| publish(channel, "q", ["more"]);
+    let hold = |channel: &dyn Channel| drop(channel.pull("q").unwrap().unwrap());
+    for profile in [Profile::V3_10, Profile::V4_0] {
+        assert!(gets_on_with_the_next(profile, "quorum", publish));
+        assert!(gets_on_with_the_next(profile, "quorum", hold));
+        assert!(gets_on_with_the_next(profile, "classic", publish));
+    }
+}
+
+#[test]
+fn what_came_back_too_often_is_dead_lettered_after_what_it_made_too_much() {
+    let broker = broker();
+    let (mut dying, mut living) = (dial(&broker), dial(&broker));
+    let (one, other) = (channel(&mut dying), channel(&mut living));
+    other.declare(&queue("dead")).unwrap();
+    let limited = [
+        ("x-queue-type", "quorum".into()),
+        ("x-max-length", HeaderValue::I64(1)),
+        ("x-delivery-limit", HeaderValue::I64(1)),
+        ("x-dead-letter-exchange", "".into()),
+        ("x-dead-letter-routing-key", "dead".into()),
+    ];
+    other.declare(&with("q", limited)).unwrap();
+    let subscription = one.subscribe("q").unwrap();
+    for body in ["a", "b", "c"] {
+        publish(&*other, "q", [body]);
+        delivery(&*subscription);
+    }
+    for tag in [1, 2] {
+        one.nack(tag).unwrap();
+        delivery(&*subscription);
+    }
+    publish(&*other, "q", ["d"]);
+    delivery(&*subscription);
+    dying.kill.throw();
+    assert_eq!(texts(&broker, "q"), ["d"]);
+    assert_eq!(texts(&broker, "dead"), ["c", "a", "b"]);
 }

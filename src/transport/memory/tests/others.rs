@@ -2,6 +2,8 @@
 
 use super::super::Published;
 use super::*;
+use crate::declaration::ExchangeKind;
+use crate::error::Error;
 use crate::headers::HeaderValue;
 use crate::transport::Gone;
 
@@ -247,4 +249,33 @@ fn a_policy_that_defines_what_is_not_known_is_refused() {
     assert!(refused.is_precondition_failed(), "{refused}");
     broker.declare_queue("q", &Headers::new()).unwrap();
     assert_eq!(broker.queue("q").unwrap().policy, None);
+}
+
+#[test]
+fn a_name_or_key_that_is_too_long_for_amqp_is_refused_as_by_a_connection() {
+    let broker = broker();
+    let (long, none) = ("q".repeat(256), Headers::new());
+    let longest = "q".repeat(255);
+    broker.declare_queue(&longest, &none).unwrap();
+    let publish = |exchange: &str, key: &str| {
+        let properties = Properties::default();
+        broker.publish(exchange, key, properties, Headers::new(), "")
+    };
+    publish("", &longest).unwrap();
+    for refused in [
+        broker.declare_queue(&long, &none),
+        broker.declare_exchange(&long, ExchangeKind::Direct, &none),
+        broker.delete_exchange(&long),
+        broker.bind(&long, "amq.topic", "k", &none),
+        broker.bind(&longest, &long, "k", &none),
+        broker.bind(&longest, "amq.topic", &long, &none),
+        broker.unbind(&longest, "amq.topic", &long, &none),
+        publish(&long, "k").map(drop),
+        publish("", &long).map(drop),
+        broker.take(&long).map(drop),
+        broker.purge(&long).map(drop),
+        broker.occupy(&long).map(drop),
+    ] {
+        assert!(matches!(refused, Err(Error::NameTooLong(_))), "{refused:?}");
+    }
 }
