@@ -7,6 +7,9 @@ use super::refusal::Refusal;
 use super::state::{ConsumerId, LinkId, QueueId};
 use std::collections::BTreeMap;
 
+/// The credit that a quorum queue gives a consumer without a limit.
+const UNLIMITED_CREDIT: u16 = 2_000;
+
 /// A channel.
 #[derive(Clone, Debug)]
 pub(super) struct Channel {
@@ -38,6 +41,16 @@ pub(super) struct Unacked {
     /// None for what was fetched.
     pub(super) consumer: Option<ConsumerId>,
     pub(super) entry: Entry,
+}
+
+impl Consumer {
+    /// What a quorum queue takes for its credit.
+    pub(super) fn quorum_credit(&self) -> u16 {
+        match self.prefetch {
+            0 => UNLIMITED_CREDIT,
+            prefetch => prefetch,
+        }
+    }
 }
 
 impl Channel {

@@ -25,18 +25,43 @@ impl State {
         if queue.is_occupied && queue.kind == QueueKind::Classic && !queue.consumers.is_empty() {
             return Err(in_exclusive_use(name));
         }
-        queue.consumers.push_back((channel, id));
         queue.had_consumers = true;
         queue.is_occupied = false;
-        let channel = self.channel(channel)?;
+        let channel_of = self.channel(channel)?;
         let consumer = Consumer {
             queue: name.to_owned(),
-            prefetch: channel.prefetch,
+            prefetch: channel_of.prefetch,
             unacked: 0,
         };
-        channel.consumers.insert(id, consumer);
+        channel_of.consumers.insert(id, consumer);
+        self.line_up(name, channel, id);
         self.stir(name);
         Ok(id)
+    }
+
+    /// The last come stands last; but in 4.x those that wait to be a quorum queue's single active consumer stand in the order
+    /// of their credit.
+    fn line_up(&mut self, name: &str, channel: ChannelId, id: ConsumerId) {
+        let Self {
+            queues, channels, ..
+        } = self;
+        let Some(queue) = queues.get_mut(name) else {
+            return;
+        };
+        let credit = |(channel, id): &(ChannelId, ConsumerId)| {
+            let consumer = channels.get(channel)?.consumers.get(id)?;
+            Some(consumer.quorum_credit())
+        };
+        let by_credit = queue.kind == QueueKind::Quorum
+            && queue.settings.single_active
+            && queue.profile == Profile::V4_0;
+        let newcomer = (channel, id);
+        // The first is active, and stays so.
+        let mut waiting = queue.consumers.iter().skip(1);
+        let place = waiting
+            .position(|waiting| by_credit && credit(waiting) < credit(&newcomer))
+            .map_or(queue.consumers.len(), |place| place + 1);
+        queue.consumers.insert(place, newcomer);
     }
 
     /// Ends a consumer. What it was handed stays with its channel.
