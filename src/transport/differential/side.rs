@@ -236,11 +236,13 @@ impl Side {
     }
 
     /// What there is to see since the last step. The queues are asked `rounds` times, so that what one of them has handed on to
-    /// the next has arrived; those in `missing` are taken for missing, because asking for one costs a channel.
+    /// the next has arrived. Those in `missing` are taken for missing, and those found missing in this step, because asking for
+    /// one costs a channel.
     pub(super) fn look(&mut self, rounds: usize, missing: &BTreeSet<&'static str>) -> &Seen {
         for _ in 0..rounds {
             for queue in QUEUES {
-                let ready = if missing.contains(queue) {
+                let found_missing = self.seen.ready.get(queue) == Some(&Err(404));
+                let ready = if found_missing || missing.contains(queue) {
                     Err(404)
                 } else {
                     let counted = self.administer(0, |channel| channel.count(queue));

@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 /// * Streams: declaring one is refused with 540, which ends the connection.
 /// * Clusters (but see [`lose_queue`](Self::lose_queue)), more than one virtual host, users other than `guest` and their
 ///   permissions (but see [`refuse`](Self::refuse)), policies but for [some](Self::set_policy).
+/// * Crashes inside RabbitMQ, such as that of a classic queue in 3.10 whose single active consumer was cancelled while messages
+///   were ready: the next message that comes to it ends its process, which cancels the other consumers.
 /// * At-least-once dead-lettering: `x-dead-letter-strategy` is checked, and the messages go at most once.
 /// * Exchanges bound to exchanges, exchanges that delete themselves, transactions, direct reply-to (a message that asks for it
 ///   is refused, as by a broker on whose channel nobody consumes the replies), consumers with priorities, exclusive ones but for

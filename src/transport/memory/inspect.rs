@@ -312,4 +312,28 @@ impl Broker {
     pub fn operations(&self) -> u64 {
         self.look(|hub| hub.last_request)
     }
+
+    /// The queues with something that their active consumer has room for and was not handed, and how many messages each has
+    /// taken in so far.
+    #[cfg(test)]
+    pub(in crate::transport) fn stalled(&self) -> Vec<(String, u64)> {
+        self.look(|hub| {
+            let queues = hub.state.queues.values();
+            queues
+                .filter(|queue| hub.state.is_stalled(&queue.name))
+                .map(|queue| (queue.name.clone(), queue.next_place))
+                .collect()
+        })
+    }
+
+    /// How many messages the queue has taken in so far.
+    #[cfg(test)]
+    pub(in crate::transport) fn taken_in(&self, queue: &str) -> u64 {
+        self.look(|hub| {
+            hub.state
+                .queues
+                .get(queue)
+                .map_or(0, |queue| queue.next_place)
+        })
+    }
 }

@@ -41,7 +41,7 @@ pub(super) struct Queue {
     pub(super) looks_at_head: bool,
     /// When a classic queue will look by itself.
     timer: Option<Instant>,
-    next_place: u64,
+    pub(super) next_place: u64,
     /// Who publishes to a quorum queue, and whether it is told to stop.
     publishers: BTreeSet<ChannelId>,
     refused: BTreeSet<ChannelId>,

@@ -173,6 +173,19 @@ impl State {
             })
     }
 
+    /// Whether the queue has something that its active consumer has room for, see [`Self::is_slow_after_cancel`].
+    #[cfg(test)]
+    pub(in crate::transport::memory) fn is_stalled(&self, name: &str) -> bool {
+        let has_room = |(channel, consumer): &(ChannelId, ConsumerId)| {
+            let channel = self.channels.get(channel);
+            channel.is_some_and(|channel| channel.has_room(*consumer))
+        };
+        self.is_slow_after_cancel(name)
+            && self.queues.get(name).is_some_and(|queue| {
+                !queue.ready.is_empty() && queue.consumers.front().is_some_and(has_room)
+            })
+    }
+
     /// Removes a queue with its messages, its bindings and its consumers.
     pub(super) fn remove_queue(&mut self, name: &str) {
         let Some(queue) = self.queues.remove(name) else {
