@@ -7,7 +7,8 @@ use std::time::Duration;
 
 pub(crate) const USAGE: &str = "\
 worker [OPTION...] QUEUE...
-  --url URL              the broker, or memory://NAME; default AMQP_URL, else amqp://guest:guest@localhost:5672
+  --url URL              the broker; default AMQP_URL, else amqp://guest:guest@localhost:5672. memory://NAME is one of
+                         this process alone: a try of the options, since nobody else can publish to it
   --declare              declare the queues, with what the policy needs; default: they have to exist
   --queue-type TYPE      quorum (default) or classic, for --declare
   --policy POLICY        none (default), fixed:N:DUR or exponential:N:DUR:CAP; N counts deliveries

@@ -55,6 +55,8 @@ impl Connection {
     /// The first failure ends it; the messages moved before it stay moved, and no message is lost. [`Error::Broker`] when there
     /// is no dead-letter queue, [`Error::Publish`] when the queue itself does not take a message. One whose publish has no
     /// answer, or whose acknowledgement fails, stays in the dead-letter queue and may stand in the queue as well.
+    /// [`Error::ConnectionLost`], [`Error::Timeout`] and [`Error::Closed`] as for every call, [`Error::NameTooLong`] when
+    /// `{queue}.dlq` is.
     pub fn replay(&self, queue: &str) -> Result<usize, Error> {
         let dead_letters = naming::dead_letter_queue(queue);
         naming::check("dead-letter queue", &dead_letters)?;

@@ -67,7 +67,7 @@ impl Transport for MemoryTransport {
 
 fn kill_switch(broker: &Broker, link: LinkId) -> KillSwitch {
     let broker = broker.clone();
-    KillSwitch::new(move || broker.with(|hub, _| hub.kill(link, "the connection was given up")))
+    KillSwitch::new(move || broker.with(|hub, _| hub.kill(link, "this side cut it off")))
 }
 
 /// How a link reaches its broker.
@@ -174,6 +174,7 @@ impl Link for MemoryLink {
     fn close(self: Box<Self>) -> Result<(), String> {
         match self.handle.call(None, Operation::CloseLink) {
             Ok(_) => Ok(()),
+            Err(Failure::Lost(reason)) => Err(reason),
             Err(failure) => Err(failure.to_string()),
         }
     }
