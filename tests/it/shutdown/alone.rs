@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::harness::wait::wait_for_value;
-use crate::harness::{IN_PROCESS, Vhost};
+use crate::harness::{IN_PROCESS, Proxy, Vhost};
 
 /// Set in such a process, to what it needs to know.
 const ALONE: &str = "RUNGMQ_TEST_ALONE";
@@ -64,6 +64,21 @@ pub(crate) fn a_queue() -> (String, Vhost<'static>) {
     let vhost = Vhost::new();
     vhost.raw().classic(super::Q);
     (vhost.url(), vhost)
+}
+
+/// Where a virtual host of the shared broker is, for [`through_a_proxy`] on the other side.
+pub(crate) fn address(vhost: Vhost<'static>) -> (String, Vhost<'static>) {
+    let address = format!("{} {}", vhost.node().port(), vhost.name());
+    (address, vhost)
+}
+
+/// A proxy to the virtual host at `address`, and its URL.
+#[track_caller]
+pub(crate) fn through_a_proxy(address: &str) -> (Proxy, String) {
+    let (port, vhost) = address.split_once(' ').unwrap();
+    let proxy = Proxy::to_port(port.parse().unwrap());
+    let url = proxy.url_for(vhost);
+    (proxy, url)
 }
 
 /// Waits until exactly these threads of the library are left.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use rungmq::Ack;
 
-use super::alone::{alone, nothing, threads_left};
+use super::alone::{self, alone, nothing, threads_left, through_a_proxy};
 use super::*;
 use crate::harness::wait::timed;
-use crate::harness::{Flow, Node, Proxy, logs};
+use crate::harness::{Flow, Node, logs};
 
 /// What a shutdown meets: a handler that runs on, one that rejects when told to, and a message in its wait.
 struct Busy {
@@ -73,9 +73,7 @@ impl Busy {
             mq, runs, copies, ..
         } = self;
         copies.open();
-        let (result, took) = timed(|| mq.close_within(secs(2)));
-        assert!(took < secs(3), "{took:?}");
-        let timeout = drain_timeout(result);
+        let timeout = drain_timeout(in_time(secs(2), || mq.close_within(secs(2))));
         assert_eq!(stranded(&timeout), [(Q, 2)]);
         let mut ids: Vec<_> = timeout
             .deliveries()
@@ -102,9 +100,8 @@ impl Busy {
         copies.open();
         // Its outcome is with the consumer's thread, which then stands in a call that the broker does not answer.
         crate::harness::wait::let_pass(secs(0.3));
-        let (result, took) = timed(|| consumer.cancel(secs(2)));
-        assert!(took < secs(3), "{took:?}");
-        assert_eq!(stranded(&drain_timeout(result)), [(Q, 2)]);
+        let timeout = drain_timeout(in_time(secs(2), || consumer.cancel(secs(2))));
+        assert_eq!(stranded(&timeout), [(Q, 2)]);
         // What the cancel has said is not said again, even of a consumer whose thread is still in that call.
         in_time(Duration::ZERO, || mq.close_within(Duration::ZERO)).unwrap();
         threads_left(&["rungmq-worker-o"]);
@@ -133,20 +130,12 @@ fn all_are_back(url: &str) {
     assert!(ids.is_empty() || ids == ["copies"], "{ids:?}");
 }
 
-/// A queue on the shared broker, filled, and what [`through`] needs to find it.
+/// On the shared broker, to be reached through a proxy.
 #[track_caller]
-fn behind_a_proxy() -> (String, Vhost<'static>) {
+fn a_filled_queue() -> (String, Vhost<'static>) {
     let vhost = Vhost::new();
     filled(&vhost.url());
-    let argument = format!("{} {}", vhost.node().port(), vhost.name());
-    (argument, vhost)
-}
-
-fn through(argument: &str) -> (Proxy, String) {
-    let (port, vhost) = argument.split_once(' ').unwrap();
-    let proxy = Proxy::to_port(port.parse().unwrap());
-    let url = proxy.url_for(vhost);
-    (proxy, url)
+    alone::address(vhost)
 }
 
 #[test]
@@ -172,9 +161,9 @@ fn a_frozen_broker() {
 fn an_unreachable_broker() {
     alone(
         concat!(module_path!(), "::an_unreachable_broker"),
-        behind_a_proxy,
+        a_filled_queue,
         |argument| {
-            let (proxy, url) = through(argument);
+            let (proxy, url) = through_a_proxy(argument);
             for shut in [Busy::close_strands_two, Busy::cancel_strands_two] {
                 let busy = Busy::start(&url);
                 proxy.set_both(Flow::Swallow);
@@ -193,9 +182,9 @@ fn an_unreachable_broker() {
 fn a_broker_that_takes_no_bytes() {
     alone(
         concat!(module_path!(), "::a_broker_that_takes_no_bytes"),
-        behind_a_proxy,
+        a_filled_queue,
         |argument| {
-            let (proxy, url) = through(argument);
+            let (proxy, url) = through_a_proxy(argument);
             for shut in [Busy::close_strands_two, Busy::cancel_strands_two] {
                 let busy = Busy::start(&url);
                 proxy.pause();
@@ -222,8 +211,7 @@ fn a_killed_broker() {
             let busy = Busy::start(&node.url());
             node.kill_9();
             busy.copies.open();
-            let (_, took) = timed(|| busy.mq.close_within(secs(2)));
-            assert!(took < secs(3), "{took:?}");
+            let _ = in_time(secs(2), || busy.mq.close_within(secs(2)));
             busy.runs.open();
             drop((busy.mq, busy.consumer));
             threads_left(&[]);
@@ -236,11 +224,10 @@ fn a_killed_broker() {
             filled(&node.url());
             let busy = Busy::start(&node.url());
             let closing = closing(&busy.mq, secs(2));
-            let (_, took) = timed(|| {
+            let _ = in_time(secs(2), || {
                 node.kill_9();
                 closing.join().unwrap()
             });
-            assert!(took < secs(3), "{took:?}");
             drop((busy.copies, busy.runs));
             threads_left(&[]);
 
@@ -250,11 +237,8 @@ fn a_killed_broker() {
             filled(&node.url());
             let busy = Busy::start(&node.url());
             node.kill_9();
-            let (_, took) = timed(|| busy.consumer.cancel(secs(2)));
-            assert!(took < secs(3), "{took:?}");
-            in_time(Duration::ZERO, || {
-                drop(busy.mq.close_within(Duration::ZERO))
-            });
+            let _ = in_time(secs(2), || busy.consumer.cancel(secs(2)));
+            let _ = in_time(Duration::ZERO, || busy.mq.close_within(Duration::ZERO));
             drop((busy.copies, busy.runs));
             threads_left(&[]);
         },
