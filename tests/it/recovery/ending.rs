@@ -5,18 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rungmq::{Connection, Message};
 
-use super::{Story, take_down, told};
-use crate::harness::{Vhost, secs, wait_until};
+use super::{Story, a_queue, take_down, told};
+use crate::harness::{secs, wait_until};
 use crate::observed::SOON;
-use crate::shutdown::alone::{self, alone, library_threads, threads_left, through_a_proxy};
-
-/// On the shared broker, to be reached through a proxy.
-#[track_caller]
-fn a_queue() -> (String, Vhost<'static>) {
-    let vhost = Vhost::new();
-    vhost.raw().classic("q");
-    alone::address(vhost)
-}
+use crate::shutdown::alone::{alone, library_threads, threads_left, through_a_proxy};
 
 #[test]
 fn losing_the_connection_many_times_leaves_no_thread_behind() {
