@@ -8,15 +8,12 @@ use rungmq::{Connection, Message};
 use super::{Story, a_queue, take_down, told};
 use crate::harness::{secs, wait_until};
 use crate::observed::SOON;
-use crate::shutdown::alone::{alone, library_threads, threads_left, through_a_proxy};
+use crate::shutdown::alone::{alone, full_name, library_threads, threads_left, through_a_proxy};
 
 #[test]
 fn losing_the_connection_many_times_leaves_no_thread_behind() {
     alone(
-        concat!(
-            module_path!(),
-            "::losing_the_connection_many_times_leaves_no_thread_behind"
-        ),
+        full_name!(losing_the_connection_many_times_leaves_no_thread_behind),
         a_queue,
         |argument| {
             let (proxy, url) = through_a_proxy(argument);
@@ -54,10 +51,7 @@ fn losing_the_connection_many_times_leaves_no_thread_behind() {
 #[test]
 fn giving_up_while_a_handler_holds_the_last_handle_ends_everything() {
     alone(
-        concat!(
-            module_path!(),
-            "::giving_up_while_a_handler_holds_the_last_handle_ends_everything"
-        ),
+        full_name!(giving_up_while_a_handler_holds_the_last_handle_ends_everything),
         a_queue,
         |argument| {
             let (proxy, url) = through_a_proxy(argument);

@@ -9,7 +9,7 @@ use super::{a_queue, take_down, told, wait_until_up};
 use crate::harness::wait::{let_pass, wait_for_value};
 use crate::harness::{Vhost, secs, wait_until};
 use crate::observed::{SOON, now};
-use crate::shutdown::alone::{alone, library_threads, through_a_proxy};
+use crate::shutdown::alone::{alone, full_name, library_threads, through_a_proxy};
 use crate::worker_process::status;
 
 /// What an answer says of whether the broker has the message.
@@ -98,10 +98,7 @@ fn answers_to_publishes_are_true_while_connections_are_closed_again_and_again() 
 fn publishing_in_a_loop_while_the_broker_is_gone_for_long_costs_no_memory_and_every_publish_is_answered()
  {
     alone(
-        concat!(
-            module_path!(),
-            "::publishing_in_a_loop_while_the_broker_is_gone_for_long_costs_no_memory_and_every_publish_is_answered"
-        ),
+        full_name!(publishing_in_a_loop_while_the_broker_is_gone_for_long_costs_no_memory_and_every_publish_is_answered),
         a_queue,
         |argument| {
             let (proxy, url) = through_a_proxy(argument);

@@ -10,7 +10,15 @@ use crate::harness::{IN_PROCESS, Proxy, Vhost};
 /// Set in such a process, to what it needs to know.
 const ALONE: &str = "RUNGMQ_TEST_ALONE";
 
-/// Runs the test `name` (its path and name) again in a process of its own, and there, in place of everything else, `body`.
+/// The name of a test of this module, as [`alone`] wants it.
+macro_rules! full_name {
+    ($test:ident) => {
+        concat!(module_path!(), "::", stringify!($test))
+    };
+}
+pub(crate) use full_name;
+
+/// Runs the test of this [`full_name`] again in a process of its own, and there, in place of everything else, `body`.
 ///
 /// `prepare` runs on this side, or on the other one where the broker is in the process. It gives what the other side needs to
 /// know, and what must live until it has ended.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::alone::{a_queue, alone, nothing, threads_left};
+use super::alone::{a_queue, alone, full_name, nothing, threads_left};
 use super::*;
 use crate::harness::wait::timed;
 use crate::harness::{Node, holds_for};
@@ -174,10 +174,7 @@ fn a_handler_is_dropped_on_a_worker_and_may_panic_there() {
 #[test]
 fn dropping_the_last_handle_of_a_frozen_broker_hangs_nobody_and_leaves_no_thread() {
     alone(
-        concat!(
-            module_path!(),
-            "::dropping_the_last_handle_of_a_frozen_broker_hangs_nobody_and_leaves_no_thread"
-        ),
+        full_name!(dropping_the_last_handle_of_a_frozen_broker_hangs_nobody_and_leaves_no_thread),
         nothing,
         |_| {
             let node = Node::start();
@@ -202,10 +199,7 @@ fn dropping_the_last_handle_of_a_frozen_broker_hangs_nobody_and_leaves_no_thread
 #[test]
 fn after_a_close_no_thread_is_left_while_the_handles_live_on() {
     alone(
-        concat!(
-            module_path!(),
-            "::after_a_close_no_thread_is_left_while_the_handles_live_on"
-        ),
+        full_name!(after_a_close_no_thread_is_left_while_the_handles_live_on),
         a_queue,
         |url| {
             let (mq, registry) = counted(url);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rungmq::Ack;
 
-use super::alone::{self, alone, nothing, threads_left, through_a_proxy};
+use super::alone::{self, alone, full_name, nothing, threads_left, through_a_proxy};
 use super::*;
 use crate::harness::wait::timed;
 use crate::harness::{Flow, Node, logs};
@@ -140,27 +140,23 @@ fn a_filled_queue() -> (String, Vhost<'static>) {
 
 #[test]
 fn a_frozen_broker() {
-    alone(
-        concat!(module_path!(), "::a_frozen_broker"),
-        nothing,
-        |_| {
-            let node = Node::start();
-            for shut in [Busy::close_strands_two, Busy::cancel_strands_two] {
-                filled(&node.url());
-                let busy = Busy::start(&node.url());
-                node.freeze();
-                shut(busy);
-                node.thaw();
-                all_are_back(&node.url());
-            }
-        },
-    );
+    alone(full_name!(a_frozen_broker), nothing, |_| {
+        let node = Node::start();
+        for shut in [Busy::close_strands_two, Busy::cancel_strands_two] {
+            filled(&node.url());
+            let busy = Busy::start(&node.url());
+            node.freeze();
+            shut(busy);
+            node.thaw();
+            all_are_back(&node.url());
+        }
+    });
 }
 
 #[test]
 fn an_unreachable_broker() {
     alone(
-        concat!(module_path!(), "::an_unreachable_broker"),
+        full_name!(an_unreachable_broker),
         a_filled_queue,
         |argument| {
             let (proxy, url) = through_a_proxy(argument);
@@ -181,7 +177,7 @@ fn an_unreachable_broker() {
 #[test]
 fn a_broker_that_takes_no_bytes() {
     alone(
-        concat!(module_path!(), "::a_broker_that_takes_no_bytes"),
+        full_name!(a_broker_that_takes_no_bytes),
         a_filled_queue,
         |argument| {
             let (proxy, url) = through_a_proxy(argument);
@@ -200,49 +196,45 @@ fn a_broker_that_takes_no_bytes() {
 
 #[test]
 fn a_killed_broker() {
-    alone(
-        concat!(module_path!(), "::a_killed_broker"),
-        nothing,
-        |_| {
-            let node = Node::start();
+    alone(full_name!(a_killed_broker), nothing, |_| {
+        let node = Node::start();
 
-            // Killed before, seen or not.
-            filled(&node.url());
-            let busy = Busy::start(&node.url());
+        // Killed before, seen or not.
+        filled(&node.url());
+        let busy = Busy::start(&node.url());
+        node.kill_9();
+        busy.copies.open();
+        let _ = in_time(secs(2), || busy.mq.close_within(secs(2)));
+        busy.runs.open();
+        drop((busy.mq, busy.consumer));
+        threads_left(&[]);
+        assert_eq!(outcomes(&busy.registry, Q, "acked"), 0);
+
+        node.start_again();
+        all_are_back(&node.url());
+
+        // Killed while the drain waits for the handler.
+        filled(&node.url());
+        let busy = Busy::start(&node.url());
+        let closing = closing(&busy.mq, secs(2));
+        let _ = in_time(secs(2), || {
             node.kill_9();
-            busy.copies.open();
-            let _ = in_time(secs(2), || busy.mq.close_within(secs(2)));
-            busy.runs.open();
-            drop((busy.mq, busy.consumer));
-            threads_left(&[]);
-            assert_eq!(outcomes(&busy.registry, Q, "acked"), 0);
+            closing.join().unwrap()
+        });
+        drop((busy.copies, busy.runs));
+        threads_left(&[]);
 
-            node.start_again();
-            all_are_back(&node.url());
-
-            // Killed while the drain waits for the handler.
-            filled(&node.url());
-            let busy = Busy::start(&node.url());
-            let closing = closing(&busy.mq, secs(2));
-            let _ = in_time(secs(2), || {
-                node.kill_9();
-                closing.join().unwrap()
-            });
-            drop((busy.copies, busy.runs));
-            threads_left(&[]);
-
-            // Killed before a cancel.
-            node.start_again();
-            all_are_back(&node.url());
-            filled(&node.url());
-            let busy = Busy::start(&node.url());
-            node.kill_9();
-            let _ = in_time(secs(2), || busy.consumer.cancel(secs(2)));
-            let _ = in_time(Duration::ZERO, || busy.mq.close_within(Duration::ZERO));
-            drop((busy.copies, busy.runs));
-            threads_left(&[]);
-        },
-    );
+        // Killed before a cancel.
+        node.start_again();
+        all_are_back(&node.url());
+        filled(&node.url());
+        let busy = Busy::start(&node.url());
+        node.kill_9();
+        let _ = in_time(secs(2), || busy.consumer.cancel(secs(2)));
+        let _ = in_time(Duration::ZERO, || busy.mq.close_within(Duration::ZERO));
+        drop((busy.copies, busy.runs));
+        threads_left(&[]);
+    });
 }
 
 const BLOCKED: &str = "the broker has blocked this connection";
@@ -256,7 +248,7 @@ fn alarms() -> usize {
 #[test]
 fn a_memory_alarm_with_a_copy_outstanding() {
     alone(
-        concat!(module_path!(), "::a_memory_alarm_with_a_copy_outstanding"),
+        full_name!(a_memory_alarm_with_a_copy_outstanding),
         nothing,
         |_| {
             logs::capture();
@@ -311,10 +303,7 @@ fn a_memory_alarm_with_a_copy_outstanding() {
 #[test]
 fn a_memory_alarm_with_an_unwritten_copy_gives_its_message_back_at_once() {
     alone(
-        concat!(
-            module_path!(),
-            "::a_memory_alarm_with_an_unwritten_copy_gives_its_message_back_at_once"
-        ),
+        full_name!(a_memory_alarm_with_an_unwritten_copy_gives_its_message_back_at_once),
         nothing,
         |_| {
             logs::capture();
