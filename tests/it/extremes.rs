@@ -11,7 +11,7 @@ use crate::harness::only_on_rabbitmq;
 use crate::harness::wait::{let_pass, timed};
 use crate::harness::{Node, Proxy, Vhost, secs, wait_until};
 use crate::observed::{Observed, SOON, fixed};
-use crate::shutdown::alone::{alone, nothing};
+use crate::shutdown::alone::{alone, full_name, nothing};
 use crate::support::Calls;
 
 /// Cuts every connection as soon as it is up again.
@@ -299,10 +299,7 @@ fn computed() -> Duration {
 
 #[test]
 fn copies_without_an_answer_under_an_alarm_cost_no_time() {
-    let name = concat!(
-        module_path!(),
-        "::copies_without_an_answer_under_an_alarm_cost_no_time"
-    );
+    let name = full_name!(copies_without_an_answer_under_an_alarm_cost_no_time);
     alone(name, nothing, |_| {
         let node = Node::start();
         let vhost = Vhost::on(&node);

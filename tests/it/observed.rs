@@ -132,6 +132,25 @@ impl Diary {
         // A test that has ended reads nothing more.
         drop(self.entries.send(seen));
     }
+
+    /// A handler that accepts what it notes.
+    pub(crate) fn noting(self) -> impl Fn(Message<u64>) + Send + Sync + 'static {
+        move |message| self.note(&message)
+    }
+
+    /// A handler that fails what it notes once, and then accepts it.
+    pub(crate) fn failing_once(
+        self,
+    ) -> impl Fn(Message<u64>) -> Result<(), &'static str> + Send + Sync + 'static {
+        move |message| {
+            self.note(&message);
+            if message.attempt() == 1 {
+                Err("once")
+            } else {
+                Ok(())
+            }
+        }
+    }
 }
 
 pub(crate) struct Reader {

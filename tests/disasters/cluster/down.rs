@@ -198,10 +198,7 @@ fn a_consumer_whose_classic_queue_goes_down_with_its_node_goes_on_when_it_is_bac
     raw(&cluster, HOME, &vhost).classic("q");
     let service = Observed::to(&vhost.url());
     let (diary, read) = diary();
-    let consumer = service.mq.consumer("q");
-    let consumer = consumer
-        .start(move |message: Message<u64>| diary.note(&message))
-        .unwrap();
+    let consumer = service.mq.consume("q", diary.noting()).unwrap();
     send(&cluster, HOME, &vhost, "q", 1);
     read.wait_for(1, 1);
     cluster.kill_9(HOME);

@@ -102,21 +102,15 @@ fn a_message_knows_where_it_was_first_published_on_every_attempt() {
         "1",
         AmqpProperties::default().with_message_id("id-1".to_owned()),
     );
-    let addresses = Seen::default();
-    let seen = addresses.clone();
-    stage
-        .consumer(&by_rung(3))
-        .start(move |message: Message<Value>| {
-            seen.push([
-                message.exchange().to_owned(),
-                message.routing_key().to_owned(),
-                message.original_exchange().to_owned(),
-                message.original_routing_key().to_owned(),
-                message.envelope().kind().to_owned(),
-            ]);
-            Ack::retry("no stock")
-        })
-        .unwrap();
+    let addresses = stage.retrying(&by_rung(3), |message| {
+        [
+            message.exchange().to_owned(),
+            message.routing_key().to_owned(),
+            message.original_exchange().to_owned(),
+            message.original_routing_key().to_owned(),
+            message.envelope().kind().to_owned(),
+        ]
+    });
     let dead = stage.dead();
     assert_eq!(
         addresses.all(),

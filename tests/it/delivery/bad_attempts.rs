@@ -139,15 +139,9 @@ fn a_saturated_attempt_goes_no_further() {
 fn a_message_without_any_properties_lives_like_every_other() {
     let stage = Stage::new();
     stage.send("1");
-    let seen = Seen::default();
-    let messages = seen.clone();
-    stage
-        .consumer(&super::by_rung(3))
-        .start(move |message: Message<Value>| {
-            messages.push((message.id().to_owned(), message.attempt()));
-            Ack::retry("no stock")
-        })
-        .unwrap();
+    let seen = stage.retrying(&super::by_rung(3), |message| {
+        (message.id().to_owned(), message.attempt())
+    });
     let dead = stage.dead();
     let seen = seen.all();
     let id = dead.message_id().unwrap();

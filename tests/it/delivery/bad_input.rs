@@ -283,17 +283,7 @@ fn the_connection_outlives_all_of_it() {
         .start(|_: Message<Value>| {})
         .unwrap();
     stage.settled(&[("acked", 1)]);
-    let sockets = || {
-        let mut pids: Vec<String> = stage
-            .vhost
-            .list_connections(&["pid"])
-            .iter()
-            .map(|row| row["pid"].to_string())
-            .collect();
-        pids.sort();
-        pids
-    };
-    let before = sockets();
+    let before = stage.sockets();
     for body in [&b""[..], &[0xFF], b"{"] {
         stage.send(body);
     }
@@ -301,6 +291,6 @@ fn the_connection_outlives_all_of_it() {
     stage.mq.publish("", Q, &"after").unwrap();
     stage.settled(&[("acked", 2), ("parked", 3)]);
     wait_until(Duration::from_secs(10), "the same sockets", || {
-        sockets() == before
+        stage.sockets() == before
     });
 }

@@ -114,15 +114,7 @@ fn assert_carried(copy: &Got, attempt: i32) {
 fn goes_through_everything(delivery_mode: u8) {
     let stage = Stage::classic();
     stage.raw.send(Q, "1", full(delivery_mode));
-    let hops = Seen::default();
-    let seen = hops.clone();
-    stage
-        .consumer(&by_rung(4))
-        .start(move |message: Message<Value>| {
-            seen.push(Hop::of(&message));
-            Ack::retry("no stock")
-        })
-        .unwrap();
+    let hops = stage.retrying(&by_rung(4), Hop::of);
     let dead = stage.dead();
     assert_carried(&dead, 4);
     let hops = hops.all();
@@ -246,15 +238,7 @@ fn what_belongs_to_the_journey_stays_behind() {
 fn the_brokers_own_record_of_a_rung_stays_behind() {
     let stage = Stage::classic();
     stage.send("1");
-    let headers = Seen::default();
-    let seen = headers.clone();
-    stage
-        .consumer(&by_rung(2))
-        .start(move |message: Message<Value>| {
-            seen.push(message.headers().contains("x-death"));
-            Ack::retry("no stock")
-        })
-        .unwrap();
+    let headers = stage.retrying(&by_rung(2), |message| message.headers().contains("x-death"));
     let dead = stage.dead();
     assert_eq!(headers.all(), [false, true], "the rung adds it");
     for name in dead.properties.headers().as_ref().unwrap().keys() {
@@ -267,16 +251,8 @@ fn a_message_goes_round_the_same_rung_many_times() {
     // RabbitMQ 3.x drops a message without a word when it takes it for a dead-letter cycle.
     let stage = Stage::new();
     stage.send("1");
-    let attempts = Seen::default();
-    let seen = attempts.clone();
     let policy = rungmq::RetryPolicy::fixed(6, THRESHOLD).unwrap();
-    stage
-        .consumer(&policy)
-        .start(move |message: Message<Value>| {
-            seen.push(message.attempt());
-            Ack::retry("no stock")
-        })
-        .unwrap();
+    let attempts = stage.retrying(&policy, Message::attempt);
     assert_eq!(stage.dead().header_number("x-acemq-attempt"), Some(6));
     assert_eq!(attempts.all(), [1, 2, 3, 4, 5, 6]);
     stage.settled(&[("retried", 5), ("dead_lettered", 1)]);

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use amiquip::{AmqpProperties, AmqpValue};
-use rungmq::{Ack, Connection, HeaderValue, Headers, Message, Publish};
-use serde_json::Value;
+use rungmq::{Connection, HeaderValue, Headers, Publish};
 
-use super::{LIMIT, LONG_RUNG, Q, Seen, Stage, by_long_rung, soon};
+use super::{LIMIT, LONG_RUNG, Q, Stage, by_long_rung, soon};
 use crate::harness::wait::epoch_millis;
 use crate::harness::{Got, table};
 
@@ -319,20 +318,10 @@ fn reserved_headers_of_a_newer_library_and_routes_are_carried_and_not_shown() {
     stage
         .raw
         .send(Q, "1", AmqpProperties::default().with_headers(headers));
-    let shown = Seen::default();
-    let seen = shown.clone();
-    stage
-        .consumer(&by_long_rung(2))
-        .start(move |message: Message<Value>| {
-            let names: Vec<String> = message
-                .headers()
-                .iter()
-                .map(|(name, _)| name.to_owned())
-                .collect();
-            seen.push((names, message.envelope().clone()));
-            Ack::retry("no stock")
-        })
-        .unwrap();
+    let shown = stage.retrying(&by_long_rung(2), |message| {
+        let names = message.headers().iter().map(|(name, _)| name.to_owned());
+        (names.collect::<Vec<_>>(), message.envelope().clone())
+    });
     let rung = stage.raw.wait_for_get(LONG_RUNG, LIMIT);
     stage.raw.send(Q, "1", rung.properties.clone());
     let dead = stage.dead();
@@ -363,15 +352,7 @@ fn an_age_counts_from_the_first_publish_and_not_from_the_last_hop() {
     let stage = Stage::new();
     let envelope = stage.mq.publish("", Q, &1).unwrap();
     let first_seen = envelope.first_seen_millis();
-    let seen = Seen::default();
-    let instants = seen.clone();
-    stage
-        .consumer(&soon(3))
-        .start(move |message: Message<Value>| {
-            instants.push(message.envelope().first_seen_millis());
-            Ack::retry("no stock")
-        })
-        .unwrap();
+    let seen = stage.retrying(&soon(3), |message| message.envelope().first_seen_millis());
     let dead = stage.dead();
     assert_eq!(seen.all(), [first_seen; 3]);
     assert_eq!(dead.header_number("x-acemq-first-seen"), first_seen);

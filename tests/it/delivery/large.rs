@@ -12,30 +12,18 @@ const FRAME_MAX: usize = 131_072;
 /// A frame's own bytes, and a content header's before its properties.
 const FRAME_OVERHEAD: usize = 8 + 14;
 
-/// The sockets of everybody on the virtual host: a connection that died and came back is another one.
-fn sockets(stage: &Stage) -> Vec<String> {
-    let mut pids: Vec<_> = stage
-        .vhost
-        .list_connections(&["pid"])
-        .iter()
-        .map(|row| row["pid"].to_string())
-        .collect();
-    pids.sort();
-    pids
-}
-
 /// Runs `work` and checks that no connection was lost over it, and that publishing and consuming go on.
 #[track_caller]
 fn without_losing_the_connection(stage: &Stage, work: impl FnOnce()) {
     // The publishing socket is opened when first needed.
     stage.raw.classic("aside");
     stage.mq.publish("", "aside", &"before").unwrap();
-    let before = sockets(stage);
+    let before = stage.sockets();
     work();
     stage.mq.publish("", "aside", &"after").unwrap();
     assert!(stage.mq.pull("aside").unwrap().is_some());
     assert!(stage.mq.pull("aside").unwrap().is_some());
-    assert_eq!(sockets(stage), before);
+    assert_eq!(stage.sockets(), before);
 }
 
 /// A reason longer than any frame; three bytes a character, so that most cuts would split one.
@@ -222,15 +210,9 @@ fn ids_over_255_bytes_stay_in_their_header() {
             let envelope = stage.mq.publish_with(message).unwrap();
             assert_eq!(envelope.id(), id);
         }
-        let seen = Seen::default();
-        let ids = seen.clone();
-        stage
-            .consumer(&by_rung(2))
-            .start(move |message: Message<Value>| {
-                ids.push((message.id().to_owned(), message.attempt()));
-                Ack::retry("no stock")
-            })
-            .unwrap();
+        let seen = stage.retrying(&by_rung(2), |message| {
+            (message.id().to_owned(), message.attempt())
+        });
         stage.settled(&[("retried", 2), ("dead_lettered", 2)]);
         let mut seen = seen.all();
         seen.sort();
@@ -256,16 +238,7 @@ fn a_copy_without_a_message_id_is_still_known_when_it_comes_back() {
     // Returned copies are told apart by their id, which this one does not have on the wire.
     let stage = Stage::classic();
     let id = "i".repeat(300);
-    let policy = by_rung(2);
-    let attempts = Seen::default();
-    let seen = attempts.clone();
-    stage
-        .consumer(&policy)
-        .start(move |message: Message<Value>| {
-            seen.push(message.attempt());
-            Ack::retry("no stock")
-        })
-        .unwrap();
+    let attempts = stage.retrying(&by_rung(2), Message::attempt);
     stage.raw.delete_queue("orders.new.retry.600ms");
     let message = Publish::json(&1).unwrap().routing_key(Q).id(&id);
     stage.mq.publish_with(message).unwrap();

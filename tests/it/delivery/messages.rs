@@ -1,7 +1,7 @@
 //! What a handler can ask of its message.
 
 use amiquip::{AmqpProperties, ExchangeType};
-use rungmq::{Ack, Bytes, CodecError, Encode, HeaderValue, Json, Message, Publish};
+use rungmq::{Bytes, CodecError, Encode, HeaderValue, Json, Message, Publish};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -110,15 +110,9 @@ fn a_message_that_came_back_says_so() {
     let stage = Stage::new();
     stage.send("1");
     stage.raw.browse(Q);
-    let seen = Seen::default();
-    let messages = seen.clone();
-    stage
-        .consumer(&soon(2))
-        .start(move |message: Message<Value>| {
-            messages.push((message.redelivered(), message.attempt()));
-            Ack::retry("no stock")
-        })
-        .unwrap();
+    let seen = stage.retrying(&soon(2), |message| {
+        (message.redelivered(), message.attempt())
+    });
     stage.dead();
     // A redelivery is no new attempt, and a retry no redelivery.
     assert_eq!(seen.all(), [(true, 1), (false, 2)]);

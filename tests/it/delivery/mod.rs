@@ -21,7 +21,8 @@ use std::time::Duration;
 use amiquip::AmqpProperties;
 use parking_lot::Mutex;
 use rungmq::metrics::{Registry, Snapshot};
-use rungmq::{Connection, ConsumerBuilder, RetryPolicy, naming};
+use rungmq::{Ack, Connection, ConsumerBuilder, Message, RetryPolicy, naming};
+use serde_json::Value;
 
 use crate::harness::wait::wait_for_value;
 use crate::harness::{Got, Raw, Vhost, secs};
@@ -93,6 +94,23 @@ impl Stage {
         self.mq.consumer(Q).retry_policy(policy.clone())
     }
 
+    /// Consumes [`Q`] with a handler that never has stock: each delivery is a retry. Gives what `look` sees of them.
+    #[track_caller]
+    pub(crate) fn retrying<S: Clone + Send + 'static>(
+        &self,
+        policy: &RetryPolicy,
+        look: fn(&Message<Value>) -> S,
+    ) -> Seen<S> {
+        let seen = Seen::default();
+        let deliveries = seen.clone();
+        let handle = move |message: Message<Value>| {
+            deliveries.push(look(&message));
+            Ack::retry("no stock")
+        };
+        self.consumer(policy).start(handle).unwrap();
+        seen
+    }
+
     /// A message of somebody who knows nothing of the library.
     #[track_caller]
     pub(crate) fn send(&self, body: impl AsRef<[u8]>) {
@@ -109,6 +127,14 @@ impl Stage {
     #[track_caller]
     pub(crate) fn parked(&self) -> Got {
         self.raw.wait_for_get(&naming::parked_queue(Q), LIMIT)
+    }
+
+    /// The sockets of everybody on the virtual host: a connection that died and came back is another one.
+    pub(crate) fn sockets(&self) -> Vec<String> {
+        let rows = self.vhost.list_connections(&["pid"]);
+        let mut pids: Vec<_> = rows.iter().map(|row| row["pid"].to_string()).collect();
+        pids.sort();
+        pids
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {

@@ -22,15 +22,7 @@ fn a_shorter_ttl_brings_messages_home_early_and_their_attempts_are_right() {
     over_the_rungs(&stage, &json!({"message-ttl": 300}));
     // Two waits of a minute each would pass every limit of this test.
     let policy = RetryPolicy::fixed(3, secs(60)).unwrap();
-    let attempts = Seen::default();
-    let seen = attempts.clone();
-    stage
-        .consumer(&policy)
-        .start(move |message: Message<Value>| {
-            seen.push(message.attempt());
-            Ack::retry("no stock")
-        })
-        .unwrap();
+    let attempts = stage.retrying(&policy, Message::attempt);
     wait_until(LIMIT, "the policy applies", || {
         applies_to(&stage, "orders.new.retry.1m")
     });
@@ -48,15 +40,7 @@ fn a_shorter_ttl_brings_messages_home_early_and_their_attempts_are_right() {
 fn a_rung_that_expired_costs_no_retry() {
     let stage = Stage::new();
     over_the_rungs(&stage, &json!({"expires": 300}));
-    let attempts = Seen::default();
-    let seen = attempts.clone();
-    stage
-        .consumer(&by_rung(3))
-        .start(move |message: Message<Value>| {
-            seen.push(message.attempt());
-            Ack::retry("no stock")
-        })
-        .unwrap();
+    let attempts = stage.retrying(&by_rung(3), Message::attempt);
     // Remembered, for the consumer has declared it; and gone.
     wait_until(LIMIT, "the rung has expired", || {
         !stage

@@ -84,15 +84,9 @@ fn an_earlier_error_stays_through_a_retry_and_gives_way_to_a_new_one() {
     stage
         .raw
         .send(Q, "1", AmqpProperties::default().with_headers(headers));
-    let errors = super::Seen::default();
-    let seen = errors.clone();
-    stage
-        .consumer(&soon(2))
-        .start(move |message: Message<Value>| {
-            seen.push(message.envelope().error().map(str::to_owned));
-            Ack::retry("no stock")
-        })
-        .unwrap();
+    let errors = stage.retrying(&soon(2), |message| {
+        message.envelope().error().map(str::to_owned)
+    });
     assert_eq!(
         stage.dead().header_text("x-acemq-error"),
         Some("gave up after 2 attempts: no stock")

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use rungmq::{Connection, Message};
+use rungmq::Connection;
 
 use super::{Story, one_consumer, take_down, told_by};
 use crate::harness::{Proxy, Vhost, wait_until};
@@ -24,8 +24,7 @@ fn the_next_address_is_tried_without_a_pause_when_one_is_lost() {
     let (service, story) = with_hosts(&proxies[0].url_for(vhost.name()), &[host(&proxies[1])]);
     service.declare(&fixed(1, 0.0));
     let (diary, read) = diary();
-    let consume = move |message: Message<u64>| diary.note(&message);
-    service.mq.consume("q", consume).unwrap();
+    service.mq.consume("q", diary.noting()).unwrap();
     service.mq.publish("", "q", &1).unwrap();
     read.next();
     wait_until_empty(&vhost, "q");

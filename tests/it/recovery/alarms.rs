@@ -10,7 +10,7 @@ use super::{send, told_by, wait_until_up};
 use crate::harness::wait::let_pass;
 use crate::harness::{Node, Vhost, holds_for, secs, wait_until};
 use crate::observed::{SOON, diary, fixed, now, wait_until_empty};
-use crate::shutdown::alone::{alone, nothing};
+use crate::shutdown::alone::{alone, full_name, nothing};
 
 const BLOCKED: &str = "the broker has blocked this connection; publishing is paused";
 
@@ -160,10 +160,7 @@ fn ticks(name: &str) -> u64 {
 #[test]
 fn a_copy_whose_confirm_is_overdue_because_of_an_alarm_keeps_no_thread_busy() {
     alone(
-        concat!(
-            module_path!(),
-            "::a_copy_whose_confirm_is_overdue_because_of_an_alarm_keeps_no_thread_busy"
-        ),
+        full_name!(a_copy_whose_confirm_is_overdue_because_of_an_alarm_keeps_no_thread_busy),
         nothing,
         |_| {
             let node = Node::start();

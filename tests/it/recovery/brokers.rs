@@ -1,6 +1,6 @@
 //! The broker itself is killed, started, and started as if it were new.
 
-use rungmq::{HealthStatus, Message};
+use rungmq::HealthStatus;
 
 use super::{told, wait_until_down};
 use crate::harness::wait::let_pass;
@@ -15,16 +15,8 @@ fn a_broker_that_is_killed_started_killed_again_and_started_empty_is_consumed_ea
     let policy = fixed(3, 1.0);
     service.declare(&policy);
     let (diary, read) = diary();
-    let handle = move |message: Message<u64>| {
-        diary.note(&message);
-        if message.attempt() == 1 {
-            Err("once")
-        } else {
-            Ok(())
-        }
-    };
     let consumer = service.mq.consumer("q").retry_policy(policy.clone());
-    let consumer = consumer.start(handle).unwrap();
+    let consumer = consumer.start(diary.failing_once()).unwrap();
     let retried = |payload| {
         wait_until(SOON, "publishing is possible", || {
             service.mq.publish("", "q", &payload).is_ok()

@@ -4,15 +4,13 @@ use amiquip::AmqpProperties;
 use crossbeam_channel::{bounded, unbounded};
 use rungmq::{Connection, HealthStatus, Message};
 
-use super::{Story, consumers_on, one_consumer, take_down, told, told_by, wait_until_up};
+use super::{
+    Story, close_at_once, consumers_on, one_consumer, take_down, told, told_by, wait_until_up,
+};
 use crate::harness::only_on_rabbitmq;
 use crate::harness::wait::timed;
 use crate::harness::{Node, Proxy, Raw, Vhost, holds_for, secs, wait::let_pass, wait_until};
-use crate::observed::{Diary, Observed, Reader, SOON, diary, fixed, number, unacknowledged};
-
-fn noting(diary: Diary) -> impl Fn(Message<u64>) + Send + Sync + 'static {
-    move |message| diary.note(&message)
-}
+use crate::observed::{Observed, Reader, SOON, diary, fixed, number, unacknowledged};
 
 /// How many channels the connections of the library have.
 #[track_caller]
@@ -33,7 +31,7 @@ impl Neighbour {
     fn start(service: &Observed, vhost: &Vhost<'_>, raw: &Raw) -> Self {
         raw.classic("neighbour");
         let (diary, read) = diary();
-        service.mq.consume("neighbour", noting(diary)).unwrap();
+        service.mq.consume("neighbour", diary.noting()).unwrap();
         Self {
             read,
             sent: 0,
@@ -80,7 +78,7 @@ fn a_queue_deleted_while_it_is_consumed_is_consumed_again_once_it_is_back() {
     let (service, story) = told_by(Connection::builder(vhost.url()));
     let mut neighbour = Neighbour::start(&service, &vhost, &raw);
     let (diary, read) = diary();
-    let consumer = service.mq.consume("q", noting(diary)).unwrap();
+    let consumer = service.mq.consume("q", diary.noting()).unwrap();
     raw.send("q", "1", AmqpProperties::default());
     assert_eq!(read.next().payload, 1);
     let before = channels(&vhost);
@@ -119,9 +117,7 @@ fn a_queue_deleted_while_it_is_consumed_is_consumed_again_once_it_is_back() {
     // A close in between does not hang.
     raw.delete_queue("q");
     wait_until(SOON, "it has noticed", || !consumer.is_running());
-    let (closed, took) = timed(|| service.mq.close());
-    closed.unwrap();
-    assert!(took < secs(3), "{took:?}");
+    close_at_once(&service.mq);
 }
 
 #[test]
@@ -133,7 +129,7 @@ fn an_exclusive_consumer_in_the_way_after_a_reconnect_is_named_and_tried_again_a
     crate::harness::logs::capture();
     let (service, story) = told(&proxy.url_for(vhost.name()));
     let (diary, read) = diary();
-    service.mq.consume("in-the-way", noting(diary)).unwrap();
+    service.mq.consume("in-the-way", diary.noting()).unwrap();
     take_down(&proxy);
     raw.wait_for_consumers("in-the-way", 0, SOON);
     let other = vhost.raw();
@@ -231,7 +227,7 @@ fn a_consumer_that_loses_its_channel_again_and_again_leaves_no_channel_and_no_th
     raw.classic("q");
     let (service, story) = told(&vhost.url());
     let (diary, read) = diary();
-    let consumer = service.mq.consume("q", noting(diary)).unwrap();
+    let consumer = service.mq.consume("q", diary.noting()).unwrap();
     let before = channels(&vhost);
     for round in 1..=3 {
         let n = story.subscriptions().len();

@@ -5,7 +5,8 @@ use std::thread;
 use rungmq::{Ack, Connection, Error, HealthStatus, Message, Publish, Queue, Topology};
 
 use super::{
-    Story, consumers_on, one_consumer, take_down, told, told_by, wait_until_down, wait_until_up,
+    Story, calls_find_it_lost, close_at_once, consumers_on, one_consumer, take_down, told, told_by,
+    wait_until_down, wait_until_up,
 };
 use crate::harness::wait::timed;
 use crate::harness::{Flow, Proxy, Vhost, Way, holds_for, secs, wait_until};
@@ -42,13 +43,7 @@ fn calls_while_the_connection_is_down_are_refused_at_once_and_work_again_afterwa
         for result in mq.publish_all((0..100).map(|_| Publish::text("x").routing_key("q"))) {
             assert!(result.unwrap_err().is_refused());
         }
-        let lost = |error: Error| {
-            assert!(matches!(error, Error::ConnectionLost { .. }), "{error}");
-        };
-        lost(mq.consume("q", |_: Message<u64>| ()).unwrap_err());
-        lost(mq.pull("q").unwrap_err());
-        lost(mq.replay("q").unwrap_err());
-        lost(topology.apply(mq).unwrap_err());
+        calls_find_it_lost(mq, &topology);
     });
     assert!(took < secs(5), "{took:?}");
     assert_eq!(service.published("", "refused"), 200);
@@ -115,12 +110,10 @@ fn down_with_work(
     (service, story, release)
 }
 
-/// The close comes back at once, and nothing is dialled afterwards.
+/// Nothing is dialled after the close, which comes back at once.
 #[track_caller]
-fn closes_at_once(service: &Observed, proxy: &Proxy, vhost: &Vhost<'_>) {
-    let (closed, took) = timed(|| service.mq.close());
-    closed.unwrap();
-    assert!(took < secs(3), "{took:?}");
+fn ends_with_the_close(service: &Observed, proxy: &Proxy, vhost: &Vhost<'_>) {
+    close_at_once(&service.mq);
     let accepted = proxy.accepted();
     proxy.refuse(false);
     proxy.set_both(Flow::Pass);
@@ -144,7 +137,7 @@ fn a_close_between_two_tries_returns_at_once() {
     let (service, story, release) = down_with_work(&proxy, &vhost, 1.0);
     take_down(&proxy);
     wait_until(SOON, "a pause", || !story.pauses().is_empty());
-    closes_at_once(&service, &proxy, &vhost);
+    ends_with_the_close(&service, &proxy, &vhost);
     drop(release);
     service.wait_for_consumed("discarded", 1);
 }
@@ -159,9 +152,7 @@ fn a_close_in_the_middle_of_a_dial_returns_at_once() {
     proxy.cut();
     // Both sockets are dialled again.
     wait_until(SOON, "the dials", || proxy.accepted() == accepted + 2);
-    let (closed, took) = timed(|| service.mq.close());
-    closed.unwrap();
-    assert!(took < secs(3), "{took:?}");
+    close_at_once(&service.mq);
     drop(release);
     service.wait_for_consumed("discarded", 1);
     proxy.cut();

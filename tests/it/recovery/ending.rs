@@ -5,35 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rungmq::{Connection, Message};
 
-use super::{Story, take_down, told};
-use crate::harness::{Proxy, Vhost, secs, wait_until};
+use super::{Story, a_queue, take_down, told};
+use crate::harness::{secs, wait_until};
 use crate::observed::SOON;
-use crate::shutdown::alone::{alone, library_threads, threads_left};
-
-fn behind_a_proxy() -> (String, Vhost<'static>) {
-    let vhost = Vhost::new();
-    vhost.raw().classic("q");
-    let argument = format!("{} {}", vhost.node().port(), vhost.name());
-    (argument, vhost)
-}
-
-fn through(argument: &str) -> (Proxy, String) {
-    let (port, vhost) = argument.split_once(' ').unwrap();
-    let proxy = Proxy::to_port(port.parse().unwrap());
-    let url = proxy.url_for(vhost);
-    (proxy, url)
-}
+use crate::shutdown::alone::{alone, full_name, library_threads, threads_left, through_a_proxy};
 
 #[test]
 fn losing_the_connection_many_times_leaves_no_thread_behind() {
     alone(
-        concat!(
-            module_path!(),
-            "::losing_the_connection_many_times_leaves_no_thread_behind"
-        ),
-        behind_a_proxy,
+        full_name!(losing_the_connection_many_times_leaves_no_thread_behind),
+        a_queue,
         |argument| {
-            let (proxy, url) = through(argument);
+            let (proxy, url) = through_a_proxy(argument);
             let (service, story) = told(&url);
             service.mq.consume("q", |_: Message<u64>| ()).unwrap();
             let publish = || {
@@ -68,13 +51,10 @@ fn losing_the_connection_many_times_leaves_no_thread_behind() {
 #[test]
 fn giving_up_while_a_handler_holds_the_last_handle_ends_everything() {
     alone(
-        concat!(
-            module_path!(),
-            "::giving_up_while_a_handler_holds_the_last_handle_ends_everything"
-        ),
-        behind_a_proxy,
+        full_name!(giving_up_while_a_handler_holds_the_last_handle_ends_everything),
+        a_queue,
         |argument| {
-            let (proxy, url) = through(argument);
+            let (proxy, url) = through_a_proxy(argument);
             for _ in 0..5 {
                 let story = Story::default();
                 let builder = Connection::builder(url.clone()).observer(story.clone());

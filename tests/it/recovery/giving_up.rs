@@ -4,7 +4,7 @@ use std::thread;
 
 use rungmq::{Connection, Error, HealthStatus, Message, Queue, RetryLadder, Topology};
 
-use super::{Event, take_down, told_by};
+use super::{Event, assert_lost, calls_find_it_lost, take_down, told_by};
 use crate::harness::wait::timed;
 use crate::harness::{Proxy, Vhost, holds_for, secs, wait_until};
 use crate::observed::{SOON, fixed};
@@ -57,17 +57,10 @@ fn at_the_limit_of_attempts_the_connection_counts_as_closed() {
     for result in all {
         assert!(result.unwrap_err().is_refused());
     }
-    let lost = |error: Error| {
-        assert!(matches!(error, Error::ConnectionLost { .. }), "{error}");
-    };
-    lost(mq.consume("q", |_: Message<u64>| ()).unwrap_err());
-    lost(mq.pull("q").unwrap_err());
-    lost(mq.replay("q").unwrap_err());
-    let topology = Topology::new().queue(Queue::new("r"));
-    lost(topology.apply(mq).unwrap_err());
+    calls_find_it_lost(mq, &Topology::new().queue(Queue::new("r")));
     let ladder = RetryLadder::new("q", &fixed(2, 1.0), secs(0.5)).unwrap();
-    lost(ladder.declare(mq).unwrap_err());
-    lost(mq.wait().unwrap_err());
+    assert_lost(ladder.declare(mq));
+    assert_lost(mq.wait());
 
     let (closed, took) = timed(|| mq.close());
     closed.unwrap();
@@ -75,7 +68,7 @@ fn at_the_limit_of_attempts_the_connection_counts_as_closed() {
     cancelled.unwrap();
     assert!(took < secs(2) && again < secs(2), "{took:?} {again:?}");
     // Also after that close: it was given up, not closed.
-    lost(mq.wait().unwrap_err());
+    assert_lost(mq.wait());
     wait_until(SOON, "no connection is left", || {
         vhost.list_connections(&["pid"]).is_empty()
     });

@@ -17,16 +17,19 @@ crate::harness::only_on_rabbitmq! { "several addresses";
 mod addresses;
 }
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use amiquip::AmqpProperties;
 use parking_lot::Mutex;
 use rungmq::metrics::{Lost, Observer, Recovered, Retrying, Subscribed};
-use rungmq::{Connection, HealthStatus};
+use rungmq::{Connection, Error, HealthStatus, Message, Topology};
 
+use crate::harness::wait::timed;
 use crate::harness::{Proxy, Raw, Vhost, holds_for, secs, table, wait_for, wait_until};
 use crate::observed::{Observed, SOON, now};
+use crate::shutdown::alone;
 
 /// One thing that a connection said of itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,6 +175,37 @@ fn wait_until_up(mq: &Connection) {
     wait_for(SOON, "the connection is up", || {
         (mq.health().status == HealthStatus::Up).then_some(())
     });
+}
+
+/// What needs the broker, and is no publish, says that the connection is lost.
+#[track_caller]
+fn calls_find_it_lost(mq: &Connection, topology: &Topology) {
+    assert_lost(mq.consume("q", |_: Message<u64>| ()));
+    assert_lost(mq.pull("q"));
+    assert_lost(mq.replay("q"));
+    assert_lost(topology.apply(mq));
+}
+
+#[track_caller]
+fn assert_lost<T: Debug>(result: Result<T, Error>) {
+    let error = result.unwrap_err();
+    assert!(matches!(error, Error::ConnectionLost { .. }), "{error}");
+}
+
+/// A close waits for nothing that is being tried again.
+#[track_caller]
+fn close_at_once(mq: &Connection) {
+    let (closed, took) = timed(|| mq.close());
+    closed.unwrap();
+    assert!(took < secs(3), "{took:?}");
+}
+
+/// For a test in a process of its own: `q` on the shared broker, to be reached through a proxy.
+#[track_caller]
+fn a_queue() -> (String, Vhost<'static>) {
+    let vhost = Vhost::new();
+    vhost.raw().classic("q");
+    alone::address(vhost)
 }
 
 /// Puts a message into `queue` as somebody who does not use the library would.

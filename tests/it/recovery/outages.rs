@@ -5,11 +5,11 @@ use std::thread;
 
 use rungmq::{Publish, PublishError};
 
-use super::{take_down, told, wait_until_up};
+use super::{a_queue, take_down, told, wait_until_up};
 use crate::harness::wait::{let_pass, wait_for_value};
-use crate::harness::{Proxy, Vhost, secs, wait_until};
+use crate::harness::{Vhost, secs, wait_until};
 use crate::observed::{SOON, now};
-use crate::shutdown::alone::{alone, library_threads};
+use crate::shutdown::alone::{alone, full_name, library_threads, through_a_proxy};
 use crate::worker_process::status;
 
 /// What an answer says of whether the broker has the message.
@@ -98,20 +98,11 @@ fn answers_to_publishes_are_true_while_connections_are_closed_again_and_again() 
 fn publishing_in_a_loop_while_the_broker_is_gone_for_long_costs_no_memory_and_every_publish_is_answered()
  {
     alone(
-        concat!(
-            module_path!(),
-            "::publishing_in_a_loop_while_the_broker_is_gone_for_long_costs_no_memory_and_every_publish_is_answered"
-        ),
-        || {
-            let vhost = Vhost::new();
-            vhost.raw().classic("q");
-            let argument = format!("{} {}", vhost.node().port(), vhost.name());
-            (argument, vhost)
-        },
+        full_name!(publishing_in_a_loop_while_the_broker_is_gone_for_long_costs_no_memory_and_every_publish_is_answered),
+        a_queue,
         |argument| {
-            let (port, vhost) = argument.split_once(' ').unwrap();
-            let proxy = Proxy::to_port(port.parse().unwrap());
-            let (service, _story) = told(&proxy.url_for(vhost));
+            let (proxy, url) = through_a_proxy(argument);
+            let (service, _story) = told(&url);
             let mq = &service.mq;
             let body = "x".repeat(10_000);
             let publish = || mq.publish_with(Publish::text(&*body).routing_key("q"));

@@ -16,10 +16,7 @@ fn consuming_goes_on_within_a_second_of_the_loss_of_every_connection() {
     let (service, story) = told_by(Connection::builder(vhost.url()));
     service.declare(&fixed(2, 1.0));
     let (diary, read) = diary();
-    service
-        .mq
-        .consume("q", move |message: Message<u64>| diary.note(&message))
-        .unwrap();
+    service.mq.consume("q", diary.noting()).unwrap();
     let mut quickest = secs(60);
     for round in 1..=3 {
         service.mq.publish("", "q", &round).unwrap();
@@ -140,15 +137,7 @@ fn what_was_deleted_meanwhile_is_declared_again_before_consuming_goes_on() {
     service.declare_queue(Queue::new("q").classic(), &policy);
     let consumer = service.mq.consumer("q").retry_policy(policy);
     let (diary, read) = diary();
-    let handle = move |message: Message<u64>| {
-        diary.note(&message);
-        if message.attempt() == 1 {
-            Err("once")
-        } else {
-            Ok(())
-        }
-    };
-    consumer.start(handle).unwrap();
+    consumer.start(diary.failing_once()).unwrap();
     take_down(&proxy);
     wait_until_down(&service.mq);
     let raw = vhost.raw();
@@ -278,8 +267,7 @@ fn a_connection_that_is_cut_at_any_moment_of_its_making_comes_up_in_the_end() {
     let builder = Connection::builder(proxy.url_for(vhost.name()));
     let (service, story) = told_by(builder.recovery_backoff(secs(0.01), secs(0.01)));
     let (diary, read) = diary();
-    let noting = move |message: Message<u64>| diary.note(&message);
-    service.mq.consume("q", noting).unwrap();
+    service.mq.consume("q", diary.noting()).unwrap();
     let began = now();
     while now() - began < secs(5) {
         proxy.cut();

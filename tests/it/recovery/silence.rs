@@ -41,8 +41,7 @@ fn a_frozen_broker_is_noticed_within_about_two_heartbeats_and_nothing_hangs_mean
     let (service, story) = told_by(builder.heartbeat(secs(2)).confirm_timeout(secs(1)));
     let mq = &service.mq;
     let (diary, read) = diary();
-    mq.consume("q", move |message: Message<u64>| diary.note(&message))
-        .unwrap();
+    mq.consume("q", diary.noting()).unwrap();
     mq.publish("", "q", &1).unwrap();
     assert_eq!(read.next().payload, 1);
 

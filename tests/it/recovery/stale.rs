@@ -6,7 +6,16 @@ use rungmq::{Ack, HealthStatus, Message, Queue};
 
 use super::{consumers_on, one_consumer, told};
 use crate::harness::{Proxy, Vhost, holds_for, secs, wait_until};
-use crate::observed::{SOON, diary, fixed, unacknowledged, wait_until_empty};
+use crate::observed::{Observed, Reader, SOON, diary, fixed, unacknowledged, wait_until_empty};
+
+/// Publishes each of these once the handler of the one before has started.
+#[track_caller]
+fn start_handlers(service: &Observed, read: &Reader, payloads: impl IntoIterator<Item = u64>) {
+    for payload in payloads {
+        service.mq.publish("", "q", &payload).unwrap();
+        assert_eq!(read.next().payload, payload);
+    }
+}
 
 #[test]
 fn outcomes_of_handlers_whose_channel_was_lost_are_thrown_away() {
@@ -33,10 +42,7 @@ fn outcomes_of_handlers_whose_channel_was_lost_are_thrown_away() {
     let consumer = service.mq.consumer("q").retry_policy(policy);
     // One permit is left, so that it subscribes again at once.
     let consumer = consumer.concurrency(6).start(handle).unwrap();
-    for payload in 1..=5 {
-        service.mq.publish("", "q", &payload).unwrap();
-        read.next();
-    }
+    start_handlers(&service, &read, 1..=5);
     vhost.close_connections();
     story.wait_for_subscriptions(2);
     // The five are handled again while their first handlers still run.
@@ -71,16 +77,9 @@ fn nothing_is_subscribed_while_every_permit_is_held_by_a_handler_of_a_lost_chann
             gate.recv().unwrap();
         }
     };
-    service
-        .mq
-        .consumer("q")
-        .concurrency(2)
-        .start(handle)
-        .unwrap();
-    for payload in [1, 2] {
-        service.mq.publish("", "q", &payload).unwrap();
-        read.next();
-    }
+    let consumer = service.mq.consumer("q").concurrency(2);
+    consumer.start(handle).unwrap();
+    start_handlers(&service, &read, [1, 2]);
     vhost.close_connections();
     story.wait_for_recoveries(1);
     holds_for(secs(1.5), "nothing is subscribed", || {
@@ -119,10 +118,7 @@ fn waits_in_the_consumer_end_with_the_channel_and_copy_nothing() {
     };
     let consumer = service.mq.consumer("q").retry_policy(policy);
     let consumer = consumer.retry_threshold(secs(0)).start(handle).unwrap();
-    for payload in 1..=10 {
-        service.mq.publish("", "q", &payload).unwrap();
-        read.next();
-    }
+    start_handlers(&service, &read, 1..=10);
     assert_eq!(consumer.in_flight(), 10);
     vhost.close_connections();
     story.wait_for_subscriptions(2);
@@ -192,10 +188,7 @@ fn copies_that_wait_unsent_while_publishing_is_down_are_dropped_with_their_chann
     };
     let consumer = service.mq.consumer("q").concurrency(11);
     let consumer = consumer.start(handle).unwrap();
-    for payload in 0..=10 {
-        service.mq.publish("", "q", &payload).unwrap();
-        read.next();
-    }
+    start_handlers(&service, &read, 0..=10);
     // Only the socket that publishes is lost.
     proxy.refuse(true);
     proxy.cut_nth(1);

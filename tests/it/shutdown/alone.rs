@@ -5,12 +5,20 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::harness::wait::wait_for_value;
-use crate::harness::{IN_PROCESS, Vhost};
+use crate::harness::{IN_PROCESS, Proxy, Vhost};
 
 /// Set in such a process, to what it needs to know.
 const ALONE: &str = "RUNGMQ_TEST_ALONE";
 
-/// Runs the test `name` (its path and name) again in a process of its own, and there, in place of everything else, `body`.
+/// The name of a test of this module, as [`alone`] wants it.
+macro_rules! full_name {
+    ($test:ident) => {
+        concat!(module_path!(), "::", stringify!($test))
+    };
+}
+pub(crate) use full_name;
+
+/// Runs the test of this [`full_name`] again in a process of its own, and there, in place of everything else, `body`.
 ///
 /// `prepare` runs on this side, or on the other one where the broker is in the process. It gives what the other side needs to
 /// know, and what must live until it has ended.
@@ -64,6 +72,21 @@ pub(crate) fn a_queue() -> (String, Vhost<'static>) {
     let vhost = Vhost::new();
     vhost.raw().classic(super::Q);
     (vhost.url(), vhost)
+}
+
+/// Where a virtual host of the shared broker is, for [`through_a_proxy`] on the other side.
+pub(crate) fn address(vhost: Vhost<'static>) -> (String, Vhost<'static>) {
+    let address = format!("{} {}", vhost.node().port(), vhost.name());
+    (address, vhost)
+}
+
+/// A proxy to the virtual host at `address`, and its URL.
+#[track_caller]
+pub(crate) fn through_a_proxy(address: &str) -> (Proxy, String) {
+    let (port, vhost) = address.split_once(' ').unwrap();
+    let proxy = Proxy::to_port(port.parse().unwrap());
+    let url = proxy.url_for(vhost);
+    (proxy, url)
 }
 
 /// Waits until exactly these threads of the library are left.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rungmq::Error;
+use rungmq::{Ack, Error};
 
 use super::*;
 use crate::harness::holds_for;
@@ -204,11 +204,7 @@ fn wait_returns_when_another_thread_has_closed() {
 #[test]
 fn closing_from_two_threads_returns_to_both_when_it_is_done() {
     let stage = Stage::new();
-    let gate = Gate::new();
-    let held = gate.held();
-    let consumer = stage.mq.consume(Q, move |_: Any| held.wait()).unwrap();
-    stage.send(Q, "1", 1);
-    wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+    let (_, gate) = stage.held_delivery(Ack::accept);
     let closes = [closing(&stage.mq, secs(20)), closing(&stage.mq, secs(20))];
     holds_for(secs(0.3), "both wait", || {
         closes.iter().all(|close| !close.is_finished())
@@ -223,11 +219,7 @@ fn closing_from_two_threads_returns_to_both_when_it_is_done() {
 #[test]
 fn a_second_close_and_a_second_cancel_are_ok_at_once_even_after_a_failed_one() {
     let stage = Stage::new();
-    let gate = Gate::new();
-    let held = gate.held();
-    let consumer = stage.mq.consume(Q, move |_: Any| held.wait()).unwrap();
-    stage.send(Q, "1", 1);
-    wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+    let (consumer, _gate) = stage.held_delivery(Ack::accept);
     drain_timeout(stage.mq.close_within(Duration::ZERO));
     in_time(Duration::ZERO, || {
         stage.mq.close().unwrap();
@@ -249,11 +241,7 @@ fn a_second_close_and_a_second_cancel_are_ok_at_once_even_after_a_failed_one() {
 #[test]
 fn two_threads_cancel_at_once() {
     let stage = Stage::new();
-    let gate = Gate::new();
-    let held = gate.held();
-    let consumer = stage.mq.consume(Q, move |_: Any| held.wait()).unwrap();
-    stage.send(Q, "1", 1);
-    wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+    let (consumer, gate) = stage.held_delivery(Ack::accept);
     let cancels = [
         cancelling(&consumer, secs(20)),
         cancelling(&consumer, secs(20)),
@@ -270,11 +258,7 @@ fn two_threads_cancel_at_once() {
 fn a_shorter_deadline_given_later_shortens_the_drain_that_runs() {
     for longer in [secs(60), Duration::MAX] {
         let stage = Stage::new();
-        let gate = Gate::new();
-        let held = gate.held();
-        let consumer = stage.mq.consume(Q, move |_: Any| held.wait()).unwrap();
-        stage.send(Q, "1", 1);
-        wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+        let _held = stage.held_delivery(Ack::accept);
         let long = closing(&stage.mq, longer);
         let short = in_time(secs(0.5), || stage.mq.close_within(secs(0.5)));
         let both = [long.join().unwrap(), short];
@@ -293,11 +277,7 @@ fn a_shorter_deadline_given_later_shortens_the_drain_that_runs() {
 #[test]
 fn a_longer_deadline_given_later_changes_nothing() {
     let stage = Stage::new();
-    let gate = Gate::new();
-    let held = gate.held();
-    let consumer = stage.mq.consume(Q, move |_: Any| held.wait()).unwrap();
-    stage.send(Q, "1", 1);
-    wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+    let _held = stage.held_delivery(Ack::accept);
     let short = closing(&stage.mq, secs(1));
     in_time(secs(1), || drop(stage.mq.close_within(secs(600))));
     drop(short.join().unwrap());
@@ -306,11 +286,7 @@ fn a_longer_deadline_given_later_changes_nothing() {
 #[test]
 fn a_close_shortens_a_cancel_that_runs() {
     let stage = Stage::new();
-    let gate = Gate::new();
-    let held = gate.held();
-    let consumer = stage.mq.consume(Q, move |_: Any| held.wait()).unwrap();
-    stage.send(Q, "1", 1);
-    wait_until(LIMIT, "it runs", || consumer.in_flight() == 1);
+    let (consumer, _gate) = stage.held_delivery(Ack::accept);
     let cancelling = cancelling(&consumer, Duration::MAX);
     in_time(secs(0.5), || drop(stage.mq.close_within(secs(0.5))));
     let timeout = drain_timeout(cancelling.join().unwrap());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use amiquip::AmqpValue;
 
-use super::alone::{alone, library_threads, nothing, threads_left};
+use super::alone::{alone, full_name, library_threads, nothing, threads_left};
 use super::*;
 use crate::harness::Node;
 
@@ -12,10 +12,7 @@ use crate::harness::Node;
 #[test]
 fn three_thousand_cycles_on_one_connection_leave_it_as_it_was() {
     alone(
-        concat!(
-            module_path!(),
-            "::three_thousand_cycles_on_one_connection_leave_it_as_it_was"
-        ),
+        full_name!(three_thousand_cycles_on_one_connection_leave_it_as_it_was),
         nothing,
         |_| {
             let node = Node::start();

@@ -2,35 +2,19 @@
 
 use std::time::Duration;
 
-use rungmq::{Connection, Consumer, Error, RetryPolicy};
+use rungmq::{Ack, Consumer, Error, RetryPolicy};
 
 use super::*;
 use crate::harness::holds_for;
 use crate::harness::wait::timed;
 
-/// A consumer with one message in a wait of 25 s and one whose handler runs until `held` is opened.
+/// A consumer of a new queue, with the message `waits` in its wait and a handler that is held with the message `runs`.
 #[track_caller]
-fn busy(mq: &Connection, raw: &Raw, queue: &str, held: &Held) -> Consumer {
-    raw.classic(queue);
-    send(raw, queue, "waits", 2);
-    send(raw, queue, "runs", 3);
-    let held = held.clone();
-    let consumer = mq
-        .consumer(queue)
-        .retry_policy(long_wait())
-        .retry_threshold(Duration::ZERO)
-        .start(move |message: Any| match message.id() {
-            "waits" => Err("not yet"),
-            _ => {
-                held.wait();
-                Ok(())
-            }
-        })
-        .unwrap();
-    wait_until(LIMIT, "one waits and one runs", || {
-        consumer.in_flight() == 2
-    });
-    consumer
+fn busy(stage: &Stage, queue: &str, gate: &Gate) -> Consumer {
+    stage.raw.classic(queue);
+    stage.send(queue, "waits", 2);
+    stage.send(queue, "runs", 3);
+    one_waits_and_one_runs(&stage.mq, queue, gate.held())
 }
 
 #[test]
@@ -40,7 +24,7 @@ fn eight_consumers_with_waits_and_handlers_that_sleep_end_by_one_deadline() {
     let queues: Vec<String> = (0..8).map(|n| format!("q{n}")).collect();
     let consumers: Vec<_> = queues
         .iter()
-        .map(|queue| busy(&stage.mq, &stage.raw, queue, &gate.held()))
+        .map(|queue| busy(&stage, queue, &gate))
         .collect();
 
     let (result, took) = timed(|| stage.mq.close_within(secs(2)));
@@ -104,7 +88,7 @@ fn a_cancel_by_its_deadline_says_what_it_left_and_leaves_the_others_alone() {
     let stage = Stage::new();
     let gate = Gate::new();
     let other = stage.mq.consume(Q, |_: Any| {}).unwrap();
-    let consumer = busy(&stage.mq, &stage.raw, "busy", &gate.held());
+    let consumer = busy(&stage, "busy", &gate);
 
     let (result, took) = timed(|| consumer.cancel(secs(0.5)));
     assert!(took >= secs(0.5) && took < secs(0.5) + GRACE, "{took:?}");
@@ -127,7 +111,7 @@ fn a_cancel_by_its_deadline_says_what_it_left_and_leaves_the_others_alone() {
 fn what_a_cancel_left_behind_is_not_left_behind_by_the_close_again() {
     let stage = Stage::new();
     let gate = Gate::new();
-    let consumer = busy(&stage.mq, &stage.raw, "busy", &gate.held());
+    let consumer = busy(&stage, "busy", &gate);
     drain_timeout(consumer.cancel(Duration::ZERO));
     stage.raw.wait_for_count("busy", 2, LIMIT);
     stage.mq.close_within(secs(20)).unwrap();
@@ -185,10 +169,10 @@ fn handlers_that_return_before_the_deadline_are_settled_as_always() {
         .start(move |message: Any| {
             held.wait();
             match message.id() {
-                "accept" => rungmq::Ack::accept(),
-                "reject" => rungmq::Ack::reject("no"),
-                "park" => rungmq::Ack::park("later"),
-                _ => rungmq::Ack::retry("again"),
+                "accept" => Ack::accept(),
+                "reject" => Ack::reject("no"),
+                "park" => Ack::park("later"),
+                _ => Ack::retry("again"),
             }
         })
         .unwrap();
@@ -209,10 +193,7 @@ fn handlers_that_return_before_the_deadline_are_settled_as_always() {
 
 #[test]
 fn in_flight_counts_running_waiting_and_copying_deliveries_but_no_unstarted_ones() {
-    let vhost = Vhost::new();
-    let proxy = crate::harness::Proxy::to(vhost.node());
-    let url = proxy.url_for(vhost.name());
-    let stage = Stage::over(vhost, &url);
+    let (stage, proxy) = Stage::through_a_proxy();
     // The publishing connection stands before the proxy holds everything back.
     stage.mq.publish("", "nowhere", &1).unwrap();
     let (running, copying) = (Gate::new(), Gate::new());
@@ -224,14 +205,14 @@ fn in_flight_counts_running_waiting_and_copying_deliveries_but_no_unstarted_ones
         .retry_threshold(Duration::ZERO)
         .concurrency(2)
         .start(move |message: Any| match message.id() {
-            "waits" => rungmq::Ack::retry("not yet"),
+            "waits" => Ack::retry("not yet"),
             "copies" => {
                 copied.wait();
-                rungmq::Ack::reject("no")
+                Ack::reject("no")
             }
             _ => {
                 until.wait();
-                rungmq::Ack::accept()
+                Ack::accept()
             }
         })
         .unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::alone::{a_queue, alone, nothing, threads_left};
+use super::alone::{a_queue, alone, full_name, nothing, threads_left};
 use super::*;
 use crate::harness::wait::timed;
 use crate::harness::{Node, holds_for};
@@ -29,116 +29,83 @@ fn dropping_a_consumer_changes_nothing() {
 
 #[test]
 fn dropping_the_last_handle_stops_everything_at_once() {
-    let Stage {
-        mq,
-        registry,
-        raw,
-        vhost,
-    } = Stage::new();
-    let gate = Gate::new();
-    let held = gate.held();
-    let consumer = mq
-        .consumer(Q)
-        .retry_policy(long_wait())
-        .retry_threshold(Duration::ZERO)
-        .start(move |message: Any| match message.id() {
-            "waits" => Err("not yet"),
-            _ => {
-                held.wait();
-                Ok(())
-            }
-        })
-        .unwrap();
+    let stage = Stage::new();
     for id in ["waits", "runs", "unstarted"] {
-        send(&raw, Q, id, 2);
+        stage.send(Q, id, 2);
     }
-    wait_until(LIMIT, "one waits and one runs", || {
-        consumer.in_flight() == 2
-    });
-    drop(mq.clone());
+    let gate = Gate::new();
+    let consumer = one_waits_and_one_runs(&stage.mq, Q, gate.held());
+    drop(stage.mq.clone());
     assert!(consumer.is_running());
-    drop_in_time(mq);
+    drop_in_time(stage.mq);
     assert!(!consumer.is_running());
-    raw.wait_for_consumers(Q, 0, LIMIT);
-    raw.wait_for_count(Q, 3, LIMIT);
-    wait_until(LIMIT, "the sockets are closed", || {
-        vhost.list_connections(&["pid"]).len() == 1
-    });
+    stage.raw.wait_for_consumers(Q, 0, LIMIT);
+    stage.raw.wait_for_count(Q, 3, LIMIT);
+    wait_until_disconnected(&stage.vhost);
     gate.open();
     wait_until(LIMIT, "the late outcome is thrown away", || {
-        outcomes(&registry, Q, "discarded") >= 1
+        outcomes(&stage.registry, Q, "discarded") >= 1
     });
-    assert_eq!(outcomes(&registry, Q, "acked"), 0);
-    comes_back(&raw, Q, &[("waits", 2), ("runs", 2), ("unstarted", 2)]);
+    assert_eq!(outcomes(&stage.registry, Q, "acked"), 0);
+    comes_back(
+        &stage.raw,
+        Q,
+        &[("waits", 2), ("runs", 2), ("unstarted", 2)],
+    );
 }
 
 #[test]
 fn dropping_the_last_handle_inside_a_handler_does_not_wait_for_itself() {
-    let Stage {
-        mq,
-        registry,
-        raw,
-        vhost,
-    } = Stage::new();
+    let stage = Stage::new();
     let owned = Owned::default();
     let (own, log) = (owned.clone(), Log::default());
     let done = log.clone();
     let (gate, both) = (Gate::new(), Log::default());
     let (held, started) = (gate.held(), both.clone());
-    mq.consume(Q, move |_: Any| {
+    let handle = move |_: Any| {
         started.add("");
         held.wait();
         if let Some(mq) = own.lock().take() {
             let ((), took) = timed(|| drop(mq));
             done.add(format!("in time: {}", took < GRACE));
         }
-    })
-    .unwrap();
-    *owned.lock() = Some(mq);
-    send(&raw, Q, "1", 2);
+    };
+    stage.mq.consume(Q, handle).unwrap();
+    stage.send(Q, "1", 2);
+    *owned.lock() = Some(stage.mq);
     both.wait_for(1);
     gate.open();
     log.wait_for(1);
     assert_eq!(log.lines(), ["in time: true"]);
-    raw.wait_for_consumers(Q, 0, LIMIT);
+    stage.raw.wait_for_consumers(Q, 0, LIMIT);
     wait_until(LIMIT, "the outcome is thrown away", || {
-        outcomes(&registry, Q, "discarded") == 1
+        outcomes(&stage.registry, Q, "discarded") == 1
     });
-    wait_until(LIMIT, "the sockets are closed", || {
-        vhost.list_connections(&["pid"]).len() == 1
-    });
-    comes_back(&raw, Q, &[("1", 2)]);
+    wait_until_disconnected(&stage.vhost);
+    comes_back(&stage.raw, Q, &[("1", 2)]);
 }
 
 #[test]
 fn a_handler_that_holds_a_handle_keeps_the_connection_open() {
-    let Stage {
-        mq,
-        registry,
-        raw,
-        vhost,
-    } = Stage::new();
-    raw.classic("out");
-    let own = mq.clone();
-    drop(
-        mq.consume(Q, move |message: Any| {
-            own.publish("", "out", message.id()).unwrap();
-            if message.id() == "last" {
-                own.close_within(secs(20)).unwrap();
-            }
-        })
-        .unwrap(),
-    );
-    drop(mq);
+    let stage = Stage::new();
+    stage.raw.classic("out");
+    let own = stage.mq.clone();
+    let handle = move |message: Any| {
+        own.publish("", "out", message.id()).unwrap();
+        if message.id() == "last" {
+            own.close_within(secs(20)).unwrap();
+        }
+    };
+    drop(stage.mq.consume(Q, handle).unwrap());
+    drop(stage.mq);
+    let raw = &stage.raw;
     holds_for(secs(0.3), "the consumer stays", || raw.consumers(Q) == 1);
-    send(&raw, Q, "first", 1);
+    send(raw, Q, "first", 1);
     raw.wait_for_count("out", 1, LIMIT);
-    send(&raw, Q, "last", 1);
+    send(raw, Q, "last", 1);
     raw.wait_for_consumers(Q, 0, LIMIT);
-    wait_until(LIMIT, "the sockets are closed", || {
-        vhost.list_connections(&["pid"]).len() == 1
-    });
-    assert_eq!(outcomes(&registry, Q, "acked"), 2);
+    wait_until_disconnected(&stage.vhost);
+    assert_eq!(outcomes(&stage.registry, Q, "acked"), 2);
     assert_eq!(raw.count("out"), 2);
 }
 
@@ -207,10 +174,7 @@ fn a_handler_is_dropped_on_a_worker_and_may_panic_there() {
 #[test]
 fn dropping_the_last_handle_of_a_frozen_broker_hangs_nobody_and_leaves_no_thread() {
     alone(
-        concat!(
-            module_path!(),
-            "::dropping_the_last_handle_of_a_frozen_broker_hangs_nobody_and_leaves_no_thread"
-        ),
+        full_name!(dropping_the_last_handle_of_a_frozen_broker_hangs_nobody_and_leaves_no_thread),
         nothing,
         |_| {
             let node = Node::start();
@@ -235,10 +199,7 @@ fn dropping_the_last_handle_of_a_frozen_broker_hangs_nobody_and_leaves_no_thread
 #[test]
 fn after_a_close_no_thread_is_left_while_the_handles_live_on() {
     alone(
-        concat!(
-            module_path!(),
-            "::after_a_close_no_thread_is_left_while_the_handles_live_on"
-        ),
+        full_name!(after_a_close_no_thread_is_left_while_the_handles_live_on),
         a_queue,
         |url| {
             let (mq, registry) = counted(url);

@@ -23,11 +23,13 @@ use amiquip::AmqpProperties;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 use rungmq::metrics::Registry;
-use rungmq::{Connection, Consumer, DrainTimeout, Error, Message, RetryPolicy};
+use rungmq::{
+    Answer, Connection, Consumer, ConsumerBuilder, DrainTimeout, Error, Message, RetryPolicy,
+};
 use serde_json::Value;
 
 use crate::harness::wait::{timed, wait_for_value};
-use crate::harness::{Got, Raw, Vhost, secs, table, wait_until};
+use crate::harness::{Got, Proxy, Raw, Vhost, secs, table, wait_until};
 
 /// The source queue of tests that need only one.
 const Q: &str = "orders.new";
@@ -72,6 +74,41 @@ impl Stage {
             raw,
             vhost,
         }
+    }
+
+    /// The same, where the library speaks through a proxy.
+    #[track_caller]
+    fn through_a_proxy() -> (Self, Proxy) {
+        let vhost = Vhost::new();
+        let proxy = Proxy::to(vhost.node());
+        let url = proxy.url_for(vhost.name());
+        (Self::over(vhost, &url), proxy)
+    }
+
+    /// One delivery of [`Q`] in flight: its handler is held until the gate opens, and then gives `answer`. The message is
+    /// `1`, in its second attempt.
+    #[track_caller]
+    fn held_delivery<R: Answer + 'static>(&self, answer: fn() -> R) -> (Consumer, Gate) {
+        self.held_delivery_of(self.mq.consumer(Q), answer)
+    }
+
+    /// The same for a consumer with settings of its own.
+    #[track_caller]
+    fn held_delivery_of<R: Answer + 'static>(
+        &self,
+        consumer: ConsumerBuilder<'_>,
+        answer: fn() -> R,
+    ) -> (Consumer, Gate) {
+        let gate = Gate::new();
+        let held = gate.held();
+        let handle = move |_: Any| {
+            held.wait();
+            answer()
+        };
+        let consumer = consumer.start(handle).unwrap();
+        self.send(Q, "1", 2);
+        wait_until(LIMIT, "its handler runs", || consumer.in_flight() == 1);
+        (consumer, gate)
     }
 
     /// A message that has been tried before, so that an attempt that changes shows both ways.
@@ -153,6 +190,28 @@ fn id_and_attempt(got: &Got) -> (&str, i64) {
     )
 }
 
+/// A consumer of `queue` that has one delivery in a wait of 25 s, that of the message `waits`, and one whose handler is
+/// held. Messages for both are there already.
+#[track_caller]
+fn one_waits_and_one_runs(mq: &Connection, queue: &str, held: Held) -> Consumer {
+    let consumer = mq
+        .consumer(queue)
+        .retry_policy(long_wait())
+        .retry_threshold(Duration::ZERO)
+        .start(move |message: Any| match message.id() {
+            "waits" => Err("not yet"),
+            _ => {
+                held.wait();
+                Ok(())
+            }
+        })
+        .unwrap();
+    wait_until(LIMIT, "one waits and one runs", || {
+        consumer.in_flight() == 2
+    });
+    consumer
+}
+
 /// Waits of 25 s in the consumer, whatever the connection's threshold is: use with `retry_threshold(Duration::ZERO)`.
 fn long_wait() -> RetryPolicy {
     RetryPolicy::fixed(100, secs(25)).unwrap()
@@ -211,6 +270,14 @@ impl Log {
     fn wait_for(&self, n: usize) {
         wait_until(LIMIT, &format!("{n} lines"), || self.len() >= n);
     }
+}
+
+/// Waits until the library has no connection left: the one that stays is [`Raw`]'s.
+#[track_caller]
+fn wait_until_disconnected(vhost: &Vhost<'_>) {
+    wait_until(LIMIT, "the sockets are closed", || {
+        vhost.list_connections(&["pid"]).len() == 1
+    });
 }
 
 /// `close_within` on a thread of its own; returns once the close has begun.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use amiquip::AmqpValue;
 
 use super::*;
+use crate::harness::holds_for;
 use crate::harness::wait::let_pass;
-use crate::harness::{Proxy, holds_for};
 
 fn ids(range: std::ops::Range<usize>) -> Vec<String> {
     range.map(|n| n.to_string()).collect()
@@ -77,22 +77,24 @@ fn prefetched_deliveries_of_a_quorum_queue_go_back_in_order() {
     prefetched_deliveries_go_back("quorum", |raw| raw.queue("quorum", arguments));
 }
 
+/// Handlers that say that they have started, and are held at the gate.
+#[track_caller]
+fn held_handlers(consumer: ConsumerBuilder<'_>) -> (Log, Gate) {
+    let (started, gate) = (Log::default(), Gate::new());
+    let (log, held) = (started.clone(), gate.held());
+    let handle = move |message: Any| {
+        log.add(message.id());
+        held.wait();
+    };
+    consumer.start(handle).unwrap();
+    (started, gate)
+}
+
 #[test]
 fn nothing_starts_once_close_has_begun_however_long_it_drains() {
     let stage = Stage::new();
     fill(&stage.raw, Q, 30);
-    let (started, gate) = (Log::default(), Gate::new());
-    let (log, held) = (started.clone(), gate.held());
-    stage
-        .mq
-        .consumer(Q)
-        .concurrency(2)
-        .prefetch(20)
-        .start(move |message: Any| {
-            log.add(message.id());
-            held.wait();
-        })
-        .unwrap();
+    let (started, gate) = held_handlers(stage.mq.consumer(Q).concurrency(2).prefetch(20));
     started.wait_for(2);
     let closing = closing(&stage.mq, secs(20));
     // What was received and not started is back while the handlers still run.
@@ -107,15 +109,7 @@ fn nothing_starts_once_close_has_begun_however_long_it_drains() {
 fn unstarted_deliveries_go_back_in_order_with_the_channel_when_there_is_no_time() {
     let stage = Stage::new();
     fill(&stage.raw, Q, 30);
-    let (started, gate) = (Log::default(), Gate::new());
-    let (log, held) = (started.clone(), gate.held());
-    stage
-        .mq
-        .consume(Q, move |message: Any| {
-            log.add(message.id());
-            held.wait();
-        })
-        .unwrap();
+    let (started, gate) = held_handlers(stage.mq.consumer(Q));
     started.wait_for(1);
     let timeout = drain_timeout(in_time(Duration::ZERO, || {
         stage.mq.close_within(Duration::ZERO)
@@ -189,10 +183,7 @@ fn nothing_starts_after_cancel_was_called_in_many_rounds() {
 
 #[test]
 fn a_close_in_the_middle_of_a_start_keeps_its_deadline_and_ends_the_start() {
-    let vhost = Vhost::new();
-    let proxy = Proxy::to(vhost.node());
-    let url = proxy.url_for(vhost.name());
-    let stage = Stage::over(vhost, &url);
+    let (stage, proxy) = Stage::through_a_proxy();
     proxy.pause();
     let mq = stage.mq.clone();
     let starting = thread::spawn(move || mq.consume(Q, |_: Any| {}));
@@ -201,9 +192,7 @@ fn a_close_in_the_middle_of_a_start_keeps_its_deadline_and_ends_the_start() {
     let started = in_time(Duration::ZERO, || starting.join().unwrap());
     assert!(started.is_err(), "{started:?}");
     proxy.resume();
-    wait_until(LIMIT, "the sockets are closed", || {
-        stage.vhost.list_connections(&["pid"]).len() == 1
-    });
+    wait_until_disconnected(&stage.vhost);
     assert_eq!(stage.raw.consumers(Q), 0);
 }
 
@@ -234,9 +223,7 @@ fn a_close_that_races_with_a_start_leaves_nothing_running() {
             });
         }
     }
-    wait_until(LIMIT, "the sockets are closed", || {
-        stage.vhost.list_connections(&["pid"]).len() == 1
-    });
+    wait_until_disconnected(&stage.vhost);
     let ids = ["1", "2", "3", "4", "5"].map(|id| (id, 2));
     stage.comes_back(Q, &ids);
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use rungmq::Ack;
 
-use super::alone::{alone, nothing, threads_left};
+use super::alone::{self, alone, full_name, nothing, threads_left, through_a_proxy};
 use super::*;
 use crate::harness::wait::timed;
-use crate::harness::{Flow, Node, Proxy, logs};
+use crate::harness::{Flow, Node, logs};
 
 /// What a shutdown meets: a handler that runs on, one that rejects when told to, and a message in its wait.
 struct Busy {
@@ -73,9 +73,7 @@ impl Busy {
             mq, runs, copies, ..
         } = self;
         copies.open();
-        let (result, took) = timed(|| mq.close_within(secs(2)));
-        assert!(took < secs(3), "{took:?}");
-        let timeout = drain_timeout(result);
+        let timeout = drain_timeout(in_time(secs(2), || mq.close_within(secs(2))));
         assert_eq!(stranded(&timeout), [(Q, 2)]);
         let mut ids: Vec<_> = timeout
             .deliveries()
@@ -102,9 +100,8 @@ impl Busy {
         copies.open();
         // Its outcome is with the consumer's thread, which then stands in a call that the broker does not answer.
         crate::harness::wait::let_pass(secs(0.3));
-        let (result, took) = timed(|| consumer.cancel(secs(2)));
-        assert!(took < secs(3), "{took:?}");
-        assert_eq!(stranded(&drain_timeout(result)), [(Q, 2)]);
+        let timeout = drain_timeout(in_time(secs(2), || consumer.cancel(secs(2))));
+        assert_eq!(stranded(&timeout), [(Q, 2)]);
         // What the cancel has said is not said again, even of a consumer whose thread is still in that call.
         in_time(Duration::ZERO, || mq.close_within(Duration::ZERO)).unwrap();
         threads_left(&["rungmq-worker-o"]);
@@ -133,48 +130,36 @@ fn all_are_back(url: &str) {
     assert!(ids.is_empty() || ids == ["copies"], "{ids:?}");
 }
 
-/// A queue on the shared broker, filled, and what [`through`] needs to find it.
+/// On the shared broker, to be reached through a proxy.
 #[track_caller]
-fn behind_a_proxy() -> (String, Vhost<'static>) {
+fn a_filled_queue() -> (String, Vhost<'static>) {
     let vhost = Vhost::new();
     filled(&vhost.url());
-    let argument = format!("{} {}", vhost.node().port(), vhost.name());
-    (argument, vhost)
-}
-
-fn through(argument: &str) -> (Proxy, String) {
-    let (port, vhost) = argument.split_once(' ').unwrap();
-    let proxy = Proxy::to_port(port.parse().unwrap());
-    let url = proxy.url_for(vhost);
-    (proxy, url)
+    alone::address(vhost)
 }
 
 #[test]
 fn a_frozen_broker() {
-    alone(
-        concat!(module_path!(), "::a_frozen_broker"),
-        nothing,
-        |_| {
-            let node = Node::start();
-            for shut in [Busy::close_strands_two, Busy::cancel_strands_two] {
-                filled(&node.url());
-                let busy = Busy::start(&node.url());
-                node.freeze();
-                shut(busy);
-                node.thaw();
-                all_are_back(&node.url());
-            }
-        },
-    );
+    alone(full_name!(a_frozen_broker), nothing, |_| {
+        let node = Node::start();
+        for shut in [Busy::close_strands_two, Busy::cancel_strands_two] {
+            filled(&node.url());
+            let busy = Busy::start(&node.url());
+            node.freeze();
+            shut(busy);
+            node.thaw();
+            all_are_back(&node.url());
+        }
+    });
 }
 
 #[test]
 fn an_unreachable_broker() {
     alone(
-        concat!(module_path!(), "::an_unreachable_broker"),
-        behind_a_proxy,
+        full_name!(an_unreachable_broker),
+        a_filled_queue,
         |argument| {
-            let (proxy, url) = through(argument);
+            let (proxy, url) = through_a_proxy(argument);
             for shut in [Busy::close_strands_two, Busy::cancel_strands_two] {
                 let busy = Busy::start(&url);
                 proxy.set_both(Flow::Swallow);
@@ -192,10 +177,10 @@ fn an_unreachable_broker() {
 #[test]
 fn a_broker_that_takes_no_bytes() {
     alone(
-        concat!(module_path!(), "::a_broker_that_takes_no_bytes"),
-        behind_a_proxy,
+        full_name!(a_broker_that_takes_no_bytes),
+        a_filled_queue,
         |argument| {
-            let (proxy, url) = through(argument);
+            let (proxy, url) = through_a_proxy(argument);
             for shut in [Busy::close_strands_two, Busy::cancel_strands_two] {
                 let busy = Busy::start(&url);
                 proxy.pause();
@@ -211,54 +196,45 @@ fn a_broker_that_takes_no_bytes() {
 
 #[test]
 fn a_killed_broker() {
-    alone(
-        concat!(module_path!(), "::a_killed_broker"),
-        nothing,
-        |_| {
-            let node = Node::start();
+    alone(full_name!(a_killed_broker), nothing, |_| {
+        let node = Node::start();
 
-            // Killed before, seen or not.
-            filled(&node.url());
-            let busy = Busy::start(&node.url());
+        // Killed before, seen or not.
+        filled(&node.url());
+        let busy = Busy::start(&node.url());
+        node.kill_9();
+        busy.copies.open();
+        let _ = in_time(secs(2), || busy.mq.close_within(secs(2)));
+        busy.runs.open();
+        drop((busy.mq, busy.consumer));
+        threads_left(&[]);
+        assert_eq!(outcomes(&busy.registry, Q, "acked"), 0);
+
+        node.start_again();
+        all_are_back(&node.url());
+
+        // Killed while the drain waits for the handler.
+        filled(&node.url());
+        let busy = Busy::start(&node.url());
+        let closing = closing(&busy.mq, secs(2));
+        let _ = in_time(secs(2), || {
             node.kill_9();
-            busy.copies.open();
-            let (_, took) = timed(|| busy.mq.close_within(secs(2)));
-            assert!(took < secs(3), "{took:?}");
-            busy.runs.open();
-            drop((busy.mq, busy.consumer));
-            threads_left(&[]);
-            assert_eq!(outcomes(&busy.registry, Q, "acked"), 0);
+            closing.join().unwrap()
+        });
+        drop((busy.copies, busy.runs));
+        threads_left(&[]);
 
-            node.start_again();
-            all_are_back(&node.url());
-
-            // Killed while the drain waits for the handler.
-            filled(&node.url());
-            let busy = Busy::start(&node.url());
-            let closing = closing(&busy.mq, secs(2));
-            let (_, took) = timed(|| {
-                node.kill_9();
-                closing.join().unwrap()
-            });
-            assert!(took < secs(3), "{took:?}");
-            drop((busy.copies, busy.runs));
-            threads_left(&[]);
-
-            // Killed before a cancel.
-            node.start_again();
-            all_are_back(&node.url());
-            filled(&node.url());
-            let busy = Busy::start(&node.url());
-            node.kill_9();
-            let (_, took) = timed(|| busy.consumer.cancel(secs(2)));
-            assert!(took < secs(3), "{took:?}");
-            in_time(Duration::ZERO, || {
-                drop(busy.mq.close_within(Duration::ZERO))
-            });
-            drop((busy.copies, busy.runs));
-            threads_left(&[]);
-        },
-    );
+        // Killed before a cancel.
+        node.start_again();
+        all_are_back(&node.url());
+        filled(&node.url());
+        let busy = Busy::start(&node.url());
+        node.kill_9();
+        let _ = in_time(secs(2), || busy.consumer.cancel(secs(2)));
+        let _ = in_time(Duration::ZERO, || busy.mq.close_within(Duration::ZERO));
+        drop((busy.copies, busy.runs));
+        threads_left(&[]);
+    });
 }
 
 const BLOCKED: &str = "the broker has blocked this connection";
@@ -272,7 +248,7 @@ fn alarms() -> usize {
 #[test]
 fn a_memory_alarm_with_a_copy_outstanding() {
     alone(
-        concat!(module_path!(), "::a_memory_alarm_with_a_copy_outstanding"),
+        full_name!(a_memory_alarm_with_a_copy_outstanding),
         nothing,
         |_| {
             logs::capture();
@@ -327,10 +303,7 @@ fn a_memory_alarm_with_a_copy_outstanding() {
 #[test]
 fn a_memory_alarm_with_an_unwritten_copy_gives_its_message_back_at_once() {
     alone(
-        concat!(
-            module_path!(),
-            "::a_memory_alarm_with_an_unwritten_copy_gives_its_message_back_at_once"
-        ),
+        full_name!(a_memory_alarm_with_an_unwritten_copy_gives_its_message_back_at_once),
         nothing,
         |_| {
             logs::capture();

@@ -5,21 +5,22 @@ use super::super::faults::Drop;
 use super::super::wire::Operation;
 use super::*;
 use crate::transport::Gone;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
-#[test]
-fn a_frozen_broker_answers_nothing_until_it_thaws() {
-    let broker = broker();
-    let mut dialled = dial(&broker);
-    let channel = channel(&mut dialled);
+/// A link with one channel, over which it has declared the queue `q`.
+fn on_a_queue(broker: &Broker) -> (Dialled, Box<dyn Channel>) {
+    let (dialled, channel) = client(broker);
     channel.declare(&queue("q")).unwrap();
+    (dialled, channel)
+}
+
+/// A message for `q` and then the question how many there are, both before the broker thaws.
+fn ask_a_frozen(broker: &Broker, channel: Box<dyn Channel>) -> JoinHandle<Result<usize, Failure>> {
     broker.freeze();
     channel.publish(&message("", "q", "a")).unwrap();
     let asking = thread::spawn(move || channel.count("q"));
-    wait_until("the question was asked", || waiting(&broker) == 2);
-    assert!(!asking.is_finished());
-    broker.thaw();
-    assert_eq!(asking.join().unwrap(), Ok(1));
+    wait_until("the question was asked", || waiting(broker) == 2);
+    asking
 }
 
 fn waiting(broker: &Broker) -> usize {
@@ -27,15 +28,20 @@ fn waiting(broker: &Broker) -> usize {
 }
 
 #[test]
+fn a_frozen_broker_answers_nothing_until_it_thaws() {
+    let broker = broker();
+    let (_dialled, channel) = on_a_queue(&broker);
+    let asking = ask_a_frozen(&broker, channel);
+    assert!(!asking.is_finished());
+    broker.thaw();
+    assert_eq!(asking.join().unwrap(), Ok(1));
+}
+
+#[test]
 fn a_kill_ends_every_wait_and_what_was_sent_still_arrives() {
     let broker = broker();
-    let mut dialled = dial(&broker);
-    let channel = channel(&mut dialled);
-    channel.declare(&queue("q")).unwrap();
-    broker.freeze();
-    channel.publish(&message("", "q", "a")).unwrap();
-    let asking = thread::spawn(move || channel.count("q"));
-    wait_until("the question was asked", || waiting(&broker) == 2);
+    let (mut dialled, channel) = on_a_queue(&broker);
+    let asking = ask_a_frozen(&broker, channel);
     dialled.kill.throw();
     assert!(matches!(asking.join().unwrap(), Err(Failure::Lost(_))));
     assert_eq!(event(&*dialled.link), Err(Gone));
@@ -107,9 +113,7 @@ fn dropped_connections_lose_what_was_not_accepted_and_keep_what_was() {
         (Drop::AfterConfirm, 1, true),
     ] {
         let broker = broker();
-        let mut dialled = dial(&broker);
-        let channel = channel(&mut dialled);
-        channel.declare(&queue("q")).unwrap();
+        let (dialled, channel) = on_a_queue(&broker);
         let confirms = channel.confirms().unwrap();
         broker.drop_connections_at(when);
         channel.publish(&message("", "q", "a")).unwrap();
@@ -124,24 +128,20 @@ fn dropped_connections_lose_what_was_not_accepted_and_keep_what_was() {
 #[test]
 fn an_acknowledgement_that_never_arrives_brings_the_message_back() {
     let broker = broker();
-    let mut dialled = dial(&broker);
-    let one = channel(&mut dialled);
-    one.declare(&queue("q")).unwrap();
+    let (_dialled, one) = on_a_queue(&broker);
     one.publish(&message("", "q", "a")).unwrap();
     let tag = one.pull("q").unwrap().unwrap().tag;
     broker.drop_connections_at(Drop::BeforeAck);
     one.ack(tag, false).unwrap();
-    let mut again = dial(&broker);
-    let delivery = channel(&mut again).pull("q").unwrap().unwrap();
+    let (_again, other) = client(&broker);
+    let delivery = other.pull("q").unwrap().unwrap();
     assert!(delivery.redelivered);
 }
 
 #[test]
 fn confirms_are_nacked_and_lost_as_ordered() {
     let broker = broker();
-    let mut dialled = dial(&broker);
-    let channel = channel(&mut dialled);
-    channel.declare(&queue("q")).unwrap();
+    let (_dialled, channel) = on_a_queue(&broker);
     let confirms = channel.confirms().unwrap();
     broker.nack_next_confirms(1);
     channel.publish(&message("", "q", "nacked")).unwrap();
@@ -185,8 +185,7 @@ fn a_right_that_was_taken_is_refused_until_it_is_given_back() {
 #[test]
 fn a_restart_keeps_what_is_durable_and_persistent() {
     let broker = broker();
-    let mut dialled = dial(&broker);
-    let channel = channel(&mut dialled);
+    let (dialled, channel) = client(&broker);
     let transient = Declaration::Queue {
         name: "transient".to_owned(),
         durable: false,
@@ -228,9 +227,7 @@ fn a_frozen_broker_is_given_up_after_two_heartbeats() {
 #[test]
 fn one_confirm_stands_for_all_that_were_read_together() {
     let broker = broker();
-    let mut dialled = dial(&broker);
-    let channel = channel(&mut dialled);
-    channel.declare(&queue("q")).unwrap();
+    let (_dialled, channel) = on_a_queue(&broker);
     let confirms = channel.confirms().unwrap();
     let publish = |count: usize| {
         broker.freeze();
@@ -254,8 +251,7 @@ fn one_confirm_stands_for_all_that_were_read_together() {
 #[test]
 fn whoever_asks_a_frozen_broker_after_a_kill_is_not_left_waiting() {
     let broker = broker();
-    let mut dialled = dial(&broker);
-    let channel = channel(&mut dialled);
+    let (dialled, channel) = client(&broker);
     let (link, id) = broker.look(|hub| {
         let channel = hub.state.channels.keys().next().copied();
         (*hub.wires.keys().next().unwrap(), channel)
@@ -274,9 +270,7 @@ fn whoever_asks_a_frozen_broker_after_a_kill_is_not_left_waiting() {
 #[test]
 fn a_slow_broker_reads_everything_later_and_in_order() {
     let broker = broker();
-    let mut dialled = dial(&broker);
-    let channel = channel(&mut dialled);
-    channel.declare(&queue("q")).unwrap();
+    let (_dialled, channel) = on_a_queue(&broker);
     let latency = Duration::from_millis(50);
     broker.slow_down(latency);
     let began = monotonic();
