@@ -54,6 +54,9 @@ pub(super) struct Side {
     seen: Seen,
 }
 
+/// How long a call may take that does not take long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 pub(super) fn memory(broker: &Broker) -> MemoryTransport {
     MemoryTransport {
         broker: broker.clone(),
@@ -63,8 +66,13 @@ pub(super) fn memory(broker: &Broker) -> MemoryTransport {
 }
 
 pub(super) fn dial(transport: &dyn Transport) -> Dialled {
-    let limit = monotonic() + Duration::from_secs(60);
-    transport.dial(limit, &|_| {}).unwrap()
+    // A busy node lets a handshake time out now and then.
+    wait::wait_for(wait::secs(60), "connected", || {
+        transport
+            .dial(monotonic() + PATIENCE, &|_| {})
+            .map_err(|failure| eprintln!("{failure}"))
+            .ok()
+    })
 }
 
 /// The reply code of a refusal; 0 when there is none.
@@ -168,7 +176,7 @@ impl Side {
             Err(failure) => {
                 let is_lost = matches!(failure, Failure::Lost(_));
                 self.seen.answer = told(failure);
-                self.listen(channel);
+                self.listen_to_the_end(channel);
                 self.forget(channel);
                 if is_lost {
                     // Its other channels end with it, in any order.
@@ -213,6 +221,14 @@ impl Side {
             Heard::Ended(failure) => told(failure),
         };
         self.seen.heard.entry(number).or_default().push(line);
+    }
+
+    /// The consumers of a channel that is over hear of it a moment after the call that ended it.
+    fn listen_to_the_end(&mut self, channel: usize) {
+        let began = monotonic();
+        while !self.consumers[channel].is_empty() && began.elapsed() < PATIENCE {
+            self.listen(channel);
+        }
     }
 
     /// Takes in what the consumers of a channel have heard.
