@@ -4,10 +4,11 @@ use super::{Clock, Timer, later, monotonic};
 use crate::threads::{self, Crew};
 use crossbeam_channel::Sender;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// How long, in real time, the library's threads may take over what there is to do at one moment.
@@ -15,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// More moments than this, with no end in sight, are something that repeats for ever.
 const MOST_MOMENTS: usize = 10_000;
 /// More than this until a known end are more than a test waits for.
-const MOST_MOMENTS_UNTIL: usize = 1_000_000;
+const MOST_MOMENTS_UNTIL: usize = 100_000;
 /// How far the clock moves at once: a hundred years. Further than that is not every system's time.
 const FURTHEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// 2026-01-01T00:00:00Z, when every test clock starts.
@@ -72,14 +73,29 @@ struct Time {
     passed: Duration,
     chance: f64,
     /// By when they are due, and in the order in which they were set.
-    timers: BTreeMap<(Instant, u64), Weak<Sender<Instant>>>,
+    timers: BTreeMap<(Instant, u64), Alarm>,
     set: u64,
+}
+
+struct Alarm {
+    rings: Weak<Sender<Instant>>,
+    /// Who has set it, and waits for it.
+    set_by: Thread,
 }
 
 impl Time {
     fn next_due(&mut self) -> Option<Instant> {
-        self.timers.retain(|_, alarm| alarm.strong_count() > 0);
+        self.timers
+            .retain(|_, alarm| alarm.rings.strong_count() > 0);
         self.timers.keys().next().map(|(due, _)| *due)
+    }
+
+    /// The names of the threads that wait, each once.
+    fn waiting(&self) -> Vec<String> {
+        let threads = self.timers.values().map(|alarm| &alarm.set_by);
+        let names = threads.map(|thread| thread.name().unwrap_or("a thread without a name"));
+        let names: BTreeSet<&str> = names.collect();
+        names.into_iter().map(str::to_owned).collect()
     }
 }
 
@@ -110,8 +126,9 @@ impl TestClock {
     /// In a handler or an observer, which the clock would wait for; and when a thread of the library is busy for more than a
     /// minute of real time, such as in a handler that does not return. The text names the threads.
     ///
-    /// When `duration` is more than 100 years, before anything has moved. And when something is due at more than 1 000 000
-    /// moments until then, which takes about a minute of real time: something that is tried every second for a month, say.
+    /// When `duration` is more than 100 years, before anything has moved. And when something is due at more than 100 000
+    /// moments until then, which takes one to three minutes of real time: something that is
+    /// tried every second for two days, say. The text names the threads that wait for the clock.
     pub fn advance(&self, duration: Duration) {
         assert!(
             duration <= FURTHEST,
@@ -131,7 +148,8 @@ impl TestClock {
             self.settle();
         }
         panic!(
-            "something waits for the clock again and again: in {most} moments it came only {:?} of {:?} far",
+            "{:?} wait for the clock again and again: in {most} moments it came only {:?} of {:?} far",
+            self.waiting(),
             self.now().saturating_duration_since(began),
             until.saturating_duration_since(began),
         );
@@ -141,8 +159,10 @@ impl TestClock {
     ///
     /// # Panics
     ///
-    /// As [`advance`](Self::advance), and when there is no end to it after 10 000 moments: a message that is handed back for ever
-    /// because the broker takes no copy of it, a consumer whose queue is missing.
+    /// As [`advance`](Self::advance), and when there is no end to it after 10 000 moments, some seconds of real time. The text
+    /// names the threads that still wait for the clock. A consumer whose queue is gone keeps trying for ever, and so does a
+    /// connection to a broker that is stopped or takes none, and a message that is handed back because the broker takes no copy of it:
+    /// use [`advance`](Self::advance) there.
     pub fn advance_until_idle(&self) -> Duration {
         let _moving = self.begin_to_move();
         let began = self.now();
@@ -154,7 +174,9 @@ impl TestClock {
             self.settle();
         }
         panic!(
-            "something waits for the clock again and again: after {:?} in {MOST_MOMENTS} moments it is not idle",
+            "{:?} wait for the clock again and again: after {:?} in {MOST_MOMENTS} moments it is not idle. What tries for ever, \
+             such as a consumer whose queue is gone or a connection to a stopped broker, has no end: use advance",
+            self.waiting(),
             self.now().saturating_duration_since(began)
         );
     }
@@ -189,6 +211,10 @@ impl TestClock {
         moving
     }
 
+    fn waiting(&self) -> Vec<String> {
+        self.0.time.lock().waiting()
+    }
+
     /// When the next timer is due that somebody still waits for.
     fn next_due(&self) -> Option<Instant> {
         self.0.time.lock().next_due()
@@ -203,7 +229,7 @@ impl TestClock {
         time.passed = now.saturating_duration_since(self.0.began);
         let fired = due.and_then(|_| time.timers.pop_first());
         drop(time);
-        if let Some(alarm) = fired.and_then(|(_, alarm)| alarm.upgrade()) {
+        if let Some(alarm) = fired.and_then(|(_, alarm)| alarm.rings.upgrade()) {
             let _ = alarm.send(now);
         }
         due.is_some()
@@ -248,6 +274,10 @@ impl Clock for TestClock {
         } else {
             time.set += 1;
             let key = (due, time.set);
+            let alarm = Alarm {
+                rings: alarm,
+                set_by: thread::current(),
+            };
             time.timers.insert(key, alarm);
         }
         timer
@@ -345,13 +375,17 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "it is not idle")]
-    fn what_waits_again_and_again_is_no_endless_loop() {
+    #[should_panic(
+        expected = "[\"ticker\"] wait for the clock again and again: after 10000s in 10000 moments it is not idle"
+    )]
+    fn what_waits_again_and_again_is_no_endless_loop_and_is_named() {
         ticking().advance_until_idle();
     }
 
     #[test]
-    #[should_panic(expected = "in 10 moments it came only 10s of 3600s far")]
+    #[should_panic(
+        expected = "[\"ticker\"] wait for the clock again and again: in 10 moments it came only 10s of 3600s far"
+    )]
     fn too_many_moments_on_the_way_are_not_waited_for() {
         let clock = ticking();
         clock.advance(Duration::ZERO);
