@@ -29,7 +29,9 @@ use std::time::{Duration, Instant};
 /// # What it does not model
 ///
 /// * Streams: declaring one is refused with 540, which ends the connection.
-/// * Clusters (but see [`lose_queue`](Self::lose_queue)), more than one virtual host, users other than `guest` and their
+/// * Clusters (but see [`lose_queue`](Self::lose_queue)): it is one node alone, and so what ends its wait in a rung of a
+///   quorum queue while it is stopped is lost, see [`start_again`](Self::start_again). How long quorum queues take to elect their
+///   leaders: all have one when `start_again` returns. More than one virtual host, users other than `guest` and their
 ///   permissions (but see [`refuse`](Self::refuse)), policies but for [some](Self::set_policy).
 /// * Crashes inside RabbitMQ, such as that of a classic queue in 3.10 whose single active consumer was cancelled while messages
 ///   were ready: the next message that comes to it ends its process, which cancels the other consumers.

@@ -54,6 +54,11 @@ pub(super) struct Faults {
 }
 
 impl Faults {
+    /// Whether its times run out.
+    pub(super) fn is_running(&self) -> bool {
+        !self.frozen && !self.stopped
+    }
+
     /// Whether nothing of it arrives.
     pub(super) fn is_silent(&self) -> bool {
         self.frozen || self.muted
@@ -212,7 +217,7 @@ impl Broker {
     pub fn thaw(&self) {
         self.with(|hub, at| {
             hub.faults.frozen = false;
-            hub.state.expire(at);
+            hub.expire(at);
         });
     }
 
@@ -255,7 +260,8 @@ impl Broker {
         self.with(|hub, _| hub.faults.refused.clear());
     }
 
-    /// Stops the broker: links are dropped, nobody can connect, and what is not durable is gone.
+    /// Stops the broker: links are dropped, nobody can connect, and what is not durable is gone. Nothing expires until it is
+    /// [started again](Self::start_again).
     pub fn stop(&self) {
         self.with(|hub, at| {
             hub.faults.stopped = true;
@@ -263,19 +269,24 @@ impl Broker {
             hub.faults.alarm = None;
             // What had been sent and not been read dies with the connections.
             hub.drop_links("the broker was stopped", at);
-            hub.state.restart(at);
+            hub.state.stop();
         });
     }
 
-    /// Starts it again.
+    /// Starts it again, as RabbitMQ does a node that is alone: what expired in classic queues meanwhile, and so every wait in
+    /// a rung that has ended, is dead-lettered before quorum queues have leaders. To classic queues it comes; on its way to a quorum
+    /// queue it is [dropped](crate::docs::guarantees#what-rabbitmq-can-lose). What expired in quorum queues is dead-lettered
+    /// afterwards, and comes to both. Waits that have not ended go on. A classic queue with `x-expires` is given its whole time again. A broker that is not stopped stays as it is.
     pub fn start_again(&self) {
         self.with(|hub, at| {
-            hub.faults.stopped = false;
-            hub.state.expire(at);
+            if std::mem::take(&mut hub.faults.stopped) {
+                hub.state.start(at);
+            }
         });
     }
 
-    /// Stops the broker and starts it again.
+    /// Stops the broker and starts it again at once: on a test clock no wait ends meanwhile, and all of them go on. For those
+    /// that end while a broker is down, [`stop`](Self::stop) it, move the clock, and [`start_again`](Self::start_again).
     pub fn restart(&self) {
         self.stop();
         self.start_again();
