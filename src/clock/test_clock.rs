@@ -27,8 +27,21 @@ const STARTS_AT_MILLIS: i64 = 1_767_225_600_000;
 /// An embedded broker that runs on one ([`MemoryBroker::with_clock`](crate::testing::MemoryBroker::with_clock)), and every connection to
 /// it, take the time of everything that waits from it: message TTLs and queue expiry, the waits of retries and their
 /// jitter, the pauses before a message is handed back or a consumer or connection tries again, and the age that
-/// [`give_up_after`](crate::RetryPolicy::give_up_after) compares. What protects a service from a broker that does not answer
-/// stays on real time: the deadline of a close, confirm and connect timeouts, and how long a handler has run.
+/// [`give_up_after`](crate::RetryPolicy::give_up_after) compares.
+///
+/// What protects a service from a broker that does not answer stays on real time:
+///
+/// * heartbeats, and with them when a silent broker is given up;
+/// * the limits on connecting, calls and confirms. A test of [`freeze`](crate::testing::MemoryBroker::freeze),
+///   [`mute`](crate::testing::MemoryBroker::mute) or [`lose_next_confirms`](crate::testing::MemoryBroker::lose_next_confirms) sets
+///   [`connect_timeout`](crate::ConnectionBuilder::connect_timeout), which is that of calls too, and
+///   [`confirm_timeout`](crate::ConnectionBuilder::confirm_timeout) low. [`advance`](Self::advance) does not wait for them: it
+///   returns while a copy still waits for a confirm that a fault has taken away;
+/// * the deadline of a close, and how long the deliveries that it leaves behind
+///   [have run](crate::StrandedDelivery::running_for).
+///
+/// So is the latency of a broker that is [slow](crate::testing::MemoryBroker::slow_down). Of what is [observed](crate::metrics::Observer), how long a publish took is real time. How long a handler ran, the pause before an
+/// attempt to connect and how long a connection was down are the clock's, on which a handler takes no time at all.
 ///
 /// It starts at 2026-01-01T00:00:00Z. Clones are the same clock.
 ///
@@ -127,8 +140,8 @@ impl TestClock {
     /// minute of real time, such as in a handler that does not return. The text names the threads.
     ///
     /// When `duration` is more than 100 years, before anything has moved. And when something is due at more than 100 000
-    /// moments until then, which takes one to three minutes of real time: something that is
-    /// tried every second for two days, say. The text names the threads that wait for the clock.
+    /// moments until then, which takes one to three minutes of real time: something that is tried every second for two days,
+    /// say. The text names the threads that wait for the clock.
     pub fn advance(&self, duration: Duration) {
         assert!(
             duration <= FURTHEST,
