@@ -155,6 +155,40 @@ fn a_broker_that_is_gone_for_hours_is_found_again_within_the_longest_pause() {
 }
 
 #[test]
+fn a_wait_that_ends_while_the_broker_is_down_comes_home_to_a_classic_queue_and_to_no_quorum_queue()
+{
+    for (is_classic, expected) in [(true, vec![1, 2]), (false, vec![1])] {
+        let clock = TestClock::new();
+        let broker = MemoryBroker::with_clock(&clock);
+        let policy = RetryPolicy::fixed(2, hours(1)).unwrap();
+        let mq = Connection::open(broker.url()).unwrap();
+        let queue = Queue::new("orders").dead_letter().retry(&policy);
+        let queue = if is_classic { queue.classic() } else { queue };
+        Topology::new().queue(queue).apply(&mq).unwrap();
+        let (seen, attempts) = mpsc::channel();
+        mq.consumer("orders")
+            .retry_policy(policy)
+            .start(move |order: Message<String>| {
+                seen.send(order.attempt()).unwrap();
+                Ack::retry("the warehouse is closed")
+            })
+            .unwrap();
+        mq.publish("", "orders", "two apples").unwrap();
+        clock.advance(minutes(30));
+        broker.restart();
+        clock.advance(minutes(15));
+        broker.stop();
+        clock.advance(minutes(15));
+        broker.start_again();
+        clock.advance(hours(2));
+        mq.close().unwrap();
+        assert_eq!(attempts.try_iter().collect::<Vec<_>>(), expected);
+        let dead = broker.messages("orders.dlq").len();
+        assert_eq!(dead, expected.len() - 1);
+    }
+}
+
+#[test]
 fn what_handlers_publish_has_been_handled_too() {
     let clock = TestClock::new();
     let broker = MemoryBroker::with_clock(&clock);

@@ -4,10 +4,11 @@ use super::{Clock, Timer, later, monotonic};
 use crate::threads::{self, Crew};
 use crossbeam_channel::Sender;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// How long, in real time, the library's threads may take over what there is to do at one moment.
@@ -15,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// More moments than this, with no end in sight, are something that repeats for ever.
 const MOST_MOMENTS: usize = 10_000;
 /// More than this until a known end are more than a test waits for.
-const MOST_MOMENTS_UNTIL: usize = 1_000_000;
+const MOST_MOMENTS_UNTIL: usize = 100_000;
 /// How far the clock moves at once: a hundred years. Further than that is not every system's time.
 const FURTHEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// 2026-01-01T00:00:00Z, when every test clock starts.
@@ -26,8 +27,21 @@ const STARTS_AT_MILLIS: i64 = 1_767_225_600_000;
 /// An embedded broker that runs on one ([`MemoryBroker::with_clock`](crate::testing::MemoryBroker::with_clock)), and every connection to
 /// it, take the time of everything that waits from it: message TTLs and queue expiry, the waits of retries and their
 /// jitter, the pauses before a message is handed back or a consumer or connection tries again, and the age that
-/// [`give_up_after`](crate::RetryPolicy::give_up_after) compares. What protects a service from a broker that does not answer
-/// stays on real time: the deadline of a close, confirm and connect timeouts, and how long a handler has run.
+/// [`give_up_after`](crate::RetryPolicy::give_up_after) compares.
+///
+/// What protects a service from a broker that does not answer stays on real time:
+///
+/// * heartbeats, and with them when a silent broker is given up;
+/// * the limits on connecting, calls and confirms. A test of [`freeze`](crate::testing::MemoryBroker::freeze),
+///   [`mute`](crate::testing::MemoryBroker::mute) or [`lose_next_confirms`](crate::testing::MemoryBroker::lose_next_confirms) sets
+///   [`connect_timeout`](crate::ConnectionBuilder::connect_timeout), which is that of calls too, and
+///   [`confirm_timeout`](crate::ConnectionBuilder::confirm_timeout) low. [`advance`](Self::advance) does not wait for them: it
+///   returns while a copy still waits for a confirm that a fault has taken away;
+/// * the deadline of a close, and how long the deliveries that it leaves behind
+///   [have run](crate::StrandedDelivery::running_for).
+///
+/// So is the latency of a broker that is [slow](crate::testing::MemoryBroker::slow_down). Of what is [observed](crate::metrics::Observer), how long a publish took is real time. How long a handler ran, the pause before an
+/// attempt to connect and how long a connection was down are the clock's, on which a handler takes no time at all.
 ///
 /// It starts at 2026-01-01T00:00:00Z. Clones are the same clock.
 ///
@@ -72,14 +86,29 @@ struct Time {
     passed: Duration,
     chance: f64,
     /// By when they are due, and in the order in which they were set.
-    timers: BTreeMap<(Instant, u64), Weak<Sender<Instant>>>,
+    timers: BTreeMap<(Instant, u64), Alarm>,
     set: u64,
+}
+
+struct Alarm {
+    rings: Weak<Sender<Instant>>,
+    /// Who has set it, and waits for it.
+    set_by: Thread,
 }
 
 impl Time {
     fn next_due(&mut self) -> Option<Instant> {
-        self.timers.retain(|_, alarm| alarm.strong_count() > 0);
+        self.timers
+            .retain(|_, alarm| alarm.rings.strong_count() > 0);
         self.timers.keys().next().map(|(due, _)| *due)
+    }
+
+    /// The names of the threads that wait, each once.
+    fn waiting(&self) -> Vec<String> {
+        let threads = self.timers.values().map(|alarm| &alarm.set_by);
+        let names = threads.map(|thread| thread.name().unwrap_or("a thread without a name"));
+        let names: BTreeSet<&str> = names.collect();
+        names.into_iter().map(str::to_owned).collect()
     }
 }
 
@@ -110,8 +139,9 @@ impl TestClock {
     /// In a handler or an observer, which the clock would wait for; and when a thread of the library is busy for more than a
     /// minute of real time, such as in a handler that does not return. The text names the threads.
     ///
-    /// When `duration` is more than 100 years, before anything has moved. And when something is due at more than 1 000 000
-    /// moments until then, which takes about a minute of real time: something that is tried every second for a month, say.
+    /// When `duration` is more than 100 years, before anything has moved. And when something is due at more than 100 000
+    /// moments until then, which takes one to three minutes of real time: something that is tried every second for two days,
+    /// say. The text names the threads that wait for the clock.
     pub fn advance(&self, duration: Duration) {
         assert!(
             duration <= FURTHEST,
@@ -131,7 +161,8 @@ impl TestClock {
             self.settle();
         }
         panic!(
-            "something waits for the clock again and again: in {most} moments it came only {:?} of {:?} far",
+            "{:?} wait for the clock again and again: in {most} moments it came only {:?} of {:?} far",
+            self.waiting(),
             self.now().saturating_duration_since(began),
             until.saturating_duration_since(began),
         );
@@ -141,8 +172,10 @@ impl TestClock {
     ///
     /// # Panics
     ///
-    /// As [`advance`](Self::advance), and when there is no end to it after 10 000 moments: a message that is handed back for ever
-    /// because the broker takes no copy of it, a consumer whose queue is missing.
+    /// As [`advance`](Self::advance), and when there is no end to it after 10 000 moments, some seconds of real time. The text
+    /// names the threads that still wait for the clock. A consumer whose queue is gone keeps trying for ever, and so does a
+    /// connection to a broker that is stopped or takes none, and a message that is handed back because the broker takes no copy of it:
+    /// use [`advance`](Self::advance) there.
     pub fn advance_until_idle(&self) -> Duration {
         let _moving = self.begin_to_move();
         let began = self.now();
@@ -154,7 +187,9 @@ impl TestClock {
             self.settle();
         }
         panic!(
-            "something waits for the clock again and again: after {:?} in {MOST_MOMENTS} moments it is not idle",
+            "{:?} wait for the clock again and again: after {:?} in {MOST_MOMENTS} moments it is not idle. What tries for ever, \
+             such as a consumer whose queue is gone or a connection to a stopped broker, has no end: use advance",
+            self.waiting(),
             self.now().saturating_duration_since(began)
         );
     }
@@ -189,6 +224,10 @@ impl TestClock {
         moving
     }
 
+    fn waiting(&self) -> Vec<String> {
+        self.0.time.lock().waiting()
+    }
+
     /// When the next timer is due that somebody still waits for.
     fn next_due(&self) -> Option<Instant> {
         self.0.time.lock().next_due()
@@ -203,7 +242,7 @@ impl TestClock {
         time.passed = now.saturating_duration_since(self.0.began);
         let fired = due.and_then(|_| time.timers.pop_first());
         drop(time);
-        if let Some(alarm) = fired.and_then(|(_, alarm)| alarm.upgrade()) {
+        if let Some(alarm) = fired.and_then(|(_, alarm)| alarm.rings.upgrade()) {
             let _ = alarm.send(now);
         }
         due.is_some()
@@ -248,6 +287,10 @@ impl Clock for TestClock {
         } else {
             time.set += 1;
             let key = (due, time.set);
+            let alarm = Alarm {
+                rings: alarm,
+                set_by: thread::current(),
+            };
             time.timers.insert(key, alarm);
         }
         timer
@@ -345,13 +388,17 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "it is not idle")]
-    fn what_waits_again_and_again_is_no_endless_loop() {
+    #[should_panic(
+        expected = "[\"ticker\"] wait for the clock again and again: after 10000s in 10000 moments it is not idle"
+    )]
+    fn what_waits_again_and_again_is_no_endless_loop_and_is_named() {
         ticking().advance_until_idle();
     }
 
     #[test]
-    #[should_panic(expected = "in 10 moments it came only 10s of 3600s far")]
+    #[should_panic(
+        expected = "[\"ticker\"] wait for the clock again and again: in 10 moments it came only 10s of 3600s far"
+    )]
     fn too_many_moments_on_the_way_are_not_waited_for() {
         let clock = ticking();
         clock.advance(Duration::ZERO);

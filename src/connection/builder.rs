@@ -75,6 +75,9 @@ impl ConnectionBuilder {
 
     /// Further addresses, `host` or `host:port`, with the URL's login and, where none is named, its port. Each attempt to
     /// connect tries all of them in turn, the URL's own first, later the one that answered last. There are none by default.
+    ///
+    /// An embedded broker, `memory://`, has none: to open a connection to it with further addresses is
+    /// [`Error::Configuration`].
     pub fn hosts<H: Into<String>>(mut self, hosts: impl IntoIterator<Item = H>) -> Self {
         self.hosts = hosts.into_iter().map(Into::into).collect();
         self

@@ -20,16 +20,27 @@ use std::time::{Duration, Instant};
 /// [`refuse`](Self::refuse) says otherwise.
 ///
 /// Handles are cheap to clone and all the same broker. One that was made here ends with its last handle and connection; one
-/// that was made by a URL, `memory://orders`, stays until the process ends, and [`named`](Self::named) is its handle.
+/// that was made by a URL, `memory://orders`, stays until the process ends, with everything in it, and [`named`](Self::named) is
+/// its handle. All tests of the process that say `memory://orders` share it: give each test a name of its own, or
+/// [`MemoryBroker::new`](Self::new).
 ///
 /// There are four groups of methods: making it, looking at what is [in it](Self::queues), doing what
 /// [another client](Self::publish) could do, and letting things [go wrong](Self::drop_connections). The guide to
 /// [testing](crate::docs::testing) has examples.
 ///
+/// # Faults that hit the next publish
+///
+/// Those that hit "the next" publish, confirm or acknowledgement hit whoever's comes first: that of the test itself, if it
+/// publishes after it has armed the fault. To hit the copy of a retry or of a message that is set aside, arm the fault in
+/// the handler, or when the message is in its queue and before the consumer starts.
+///
 /// # What it does not model
 ///
-/// * Streams: declaring one is refused with 540, which ends the connection.
-/// * Clusters (but see [`lose_queue`](Self::lose_queue)), more than one virtual host, users other than `guest` and their
+/// * Streams: [`declare_queue`](Self::declare_queue) answers 540. A [`Topology`](crate::Topology) with one is refused before
+///   anything is sent.
+/// * Clusters (but see [`lose_queue`](Self::lose_queue)): it is one node alone, and so what ends its wait in a rung of a
+///   quorum queue while it is stopped is lost, see [`start_again`](Self::start_again). How long quorum queues take to elect their
+///   leaders: all have one when `start_again` returns. More than one virtual host, users other than `guest` and their
 ///   permissions (but see [`refuse`](Self::refuse)), policies but for [some](Self::set_policy).
 /// * Crashes inside RabbitMQ, such as that of a classic queue in 3.10 whose single active consumer was cancelled while messages
 ///   were ready: the next message that comes to it ends its process, which cancels the other consumers.

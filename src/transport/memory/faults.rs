@@ -54,6 +54,11 @@ pub(super) struct Faults {
 }
 
 impl Faults {
+    /// Whether its times run out.
+    pub(super) fn is_running(&self) -> bool {
+        !self.frozen && !self.stopped
+    }
+
     /// Whether nothing of it arrives.
     pub(super) fn is_silent(&self) -> bool {
         self.frozen || self.muted
@@ -131,17 +136,20 @@ impl Broker {
         self.with(|hub, _| hub.faults.unwelcoming = false);
     }
 
-    /// Drops every connection as soon as the next confirm has been sent: the copy stands, and its message is not acknowledged.
+    /// Drops every connection as soon as the [next](Self#faults-that-hit-the-next-publish) confirm has been sent: if it was that of
+    /// a copy, the copy stands, and its message is not acknowledged.
     pub fn drop_connections_after_next_confirm(&self) {
         self.drop_connections_at(Drop::AfterConfirm);
     }
 
-    /// Drops every connection when the next acknowledgement arrives, which does not count: its message comes again.
+    /// Drops every connection when the [next](Self#faults-that-hit-the-next-publish) acknowledgement arrives, which does not
+    /// count: its message comes again.
     pub fn drop_connections_before_next_ack(&self) {
         self.drop_connections_at(Drop::BeforeAck);
     }
 
-    /// Drops every connection in the middle of the next publish, which does not count and has no answer.
+    /// Drops every connection in the middle of the [next](Self#faults-that-hit-the-next-publish) publish, which does not count
+    /// and has no answer.
     pub fn drop_connections_during_next_publish(&self) {
         self.drop_connections_at(Drop::DuringPublish);
     }
@@ -174,12 +182,13 @@ impl Broker {
         })
     }
 
-    /// Nacks the next `count` publishes on confirm channels, and stores none of them.
+    /// Nacks the [next](Self#faults-that-hit-the-next-publish) `count` publishes on confirm channels, and stores none of them.
     pub fn nack_next_confirms(&self, count: usize) {
         self.with(|hub, _| hub.state.faults.nack = count);
     }
 
-    /// Stores the next `count` publishes on confirm channels, and never confirms them.
+    /// Stores the [next](Self#faults-that-hit-the-next-publish) `count` publishes on confirm channels, and never confirms them. They
+    /// end as unknown after the confirm timeout, which is real time.
     pub fn lose_next_confirms(&self, count: usize) {
         self.with(|hub, _| hub.state.faults.lose = count);
     }
@@ -190,7 +199,8 @@ impl Broker {
         self.with(|hub, _| hub.faults.alarm = Some(reason.to_owned()));
     }
 
-    /// Clears the alarm: what was sent meanwhile is read.
+    /// Clears the alarm: what was sent meanwhile is read. The library's threads hear of it a moment later; with a test clock the
+    /// next [`advance`](crate::testing::TestClock::advance), even by nothing, waits until they have.
     pub fn unblock(&self) {
         self.with(|hub, _| {
             hub.faults.alarm = None;
@@ -203,7 +213,8 @@ impl Broker {
         });
     }
 
-    /// Stops reading and sending. Connections stay; calls wait.
+    /// Stops reading and sending. Connections stay until their heartbeats are missed, and calls wait until their limit is over,
+    /// both in real time.
     pub fn freeze(&self) {
         self.with(|hub, _| hub.faults.frozen = true);
     }
@@ -212,11 +223,12 @@ impl Broker {
     pub fn thaw(&self) {
         self.with(|hub, at| {
             hub.faults.frozen = false;
-            hub.state.expire(at);
+            hub.expire(at);
         });
     }
 
-    /// Reads on, and loses what it sends: deliveries, confirms, answers and heartbeats.
+    /// Reads on, and loses what it sends: deliveries, confirms, answers and heartbeats. Connections notice by their heartbeats and
+    /// limits, in real time.
     pub fn mute(&self) {
         self.with(|hub, _| hub.faults.muted = true);
     }
@@ -226,13 +238,16 @@ impl Broker {
         self.with(|hub, _| hub.faults.muted = false);
     }
 
-    /// Makes a queue look as one of a cluster whose node is down: declarations and checks are answered with 404, and what is
-    /// published to it is unroutable. Its consumers are cancelled.
+    /// The node of a queue goes, as in a cluster, and the queue with it, until [`find_queue`](Self::find_queue).
+    ///
+    /// Declarations and checks are answered with 404, and what is published to it is unroutable. Its consumers are cancelled.
     pub fn lose_queue(&self, name: &str) {
         self.with(|hub, at| hub.state.lose_queue(name, at));
     }
 
-    /// The node of a lost queue is back, and the queue with its messages. One that is not lost stays as it is.
+    /// The node of a queue comes back, after [`lose_queue`](Self::lose_queue), and the queue with its messages.
+    ///
+    /// A queue that is not lost stays as it is.
     pub fn find_queue(&self, name: &str) {
         self.with(|hub, at| hub.state.find_queue(name, at));
     }
@@ -255,7 +270,8 @@ impl Broker {
         self.with(|hub, _| hub.faults.refused.clear());
     }
 
-    /// Stops the broker: links are dropped, nobody can connect, and what is not durable is gone.
+    /// Stops the broker: links are dropped, nobody can connect, and what is not durable is gone. Nothing expires until it is
+    /// [started again](Self::start_again).
     pub fn stop(&self) {
         self.with(|hub, at| {
             hub.faults.stopped = true;
@@ -263,19 +279,25 @@ impl Broker {
             hub.faults.alarm = None;
             // What had been sent and not been read dies with the connections.
             hub.drop_links("the broker was stopped", at);
-            hub.state.restart(at);
+            hub.state.stop();
         });
     }
 
-    /// Starts it again.
+    /// Starts it again, as RabbitMQ does a node that is alone: what expired in classic queues meanwhile, and so every wait in
+    /// a rung that has ended, is dead-lettered before quorum queues have leaders. To classic queues it comes; on its way to a quorum
+    /// queue it is [dropped](crate::docs::guarantees#what-rabbitmq-can-lose). What expired in quorum queues is dead-lettered
+    /// afterwards, and comes to both. Waits that have not ended go on. A classic queue with `x-expires` is given its whole time
+    /// again. A broker that is not stopped stays as it is.
     pub fn start_again(&self) {
         self.with(|hub, at| {
-            hub.faults.stopped = false;
-            hub.state.expire(at);
+            if std::mem::take(&mut hub.faults.stopped) {
+                hub.state.start(at);
+            }
         });
     }
 
-    /// Stops the broker and starts it again.
+    /// Stops the broker and starts it again at once: on a test clock no wait ends meanwhile, and all of them go on. For those
+    /// that end while a broker is down, [`stop`](Self::stop) it, move the clock, and [`start_again`](Self::start_again).
     pub fn restart(&self) {
         self.stop();
         self.start_again();

@@ -41,12 +41,14 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`] when it has to be made and is no name for a URL, or no thread can be started.
+    /// [`Error::Configuration`] when it has to be made and is no name for a URL, or no thread can be started; and for the name
+    /// of a broker that was given none and has ended, which nobody makes again.
     pub fn named(name: &str) -> Result<Self, Error> {
         registry::named(name, None).map_err(Error::Configuration)
     }
 
-    /// Where connections find it, such as `memory://orders`.
+    /// Where connections find it, such as `memory://orders`. That of a broker without a name of its own does not keep it, and is
+    /// refused when it has ended: hold the broker, not only its URL.
     #[must_use]
     pub fn url(&self) -> String {
         format!("memory://{}", self.name())
@@ -69,7 +71,7 @@ pub struct BrokerBuilder {
 }
 
 impl BrokerBuilder {
-    /// Its name in URLs. Defaults to one that nobody else has.
+    /// Its name in URLs. Defaults to one that nobody else has, `unnamed.` and a UUID; chosen names do not begin so.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
@@ -92,7 +94,7 @@ impl BrokerBuilder {
     /// # Errors
     ///
     /// [`Error::Configuration`] when a broker of this name is running already, the name is none for a URL (letters, digits,
-    /// `.`, `_` and `-`), or no thread can be started.
+    /// `.`, `_` and `-`) or begins with `unnamed.`, or no thread can be started.
     pub fn start(self) -> Result<Broker, Error> {
         registry::make(self.name, self.profile, self.clock).map_err(Error::Configuration)
     }

@@ -36,9 +36,9 @@ impl Hub {
         }
     }
 
-    /// When something will be over; never while the broker is frozen.
+    /// When something will be over; never while the broker is frozen or stopped.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.state.due().filter(|_| !self.faults.frozen)
+        self.state.due().filter(|_| self.faults.is_running())
     }
 
     /// When a slow broker reads what was sent next, in real time.
@@ -48,9 +48,9 @@ impl Hub {
         fronts.min().filter(|_| !self.faults.frozen)
     }
 
-    /// Lets everything go that is over, unless the broker is frozen.
+    /// Lets everything go that is over, unless the broker is frozen or stopped.
     pub(super) fn expire(&mut self, at: Moment) {
-        if !self.faults.frozen {
+        if self.faults.is_running() {
             self.state.expire(at);
             self.send();
         }

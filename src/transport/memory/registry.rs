@@ -13,6 +13,10 @@ use std::sync::Arc;
 /// crate that is the whole process's.
 static BROKERS: Mutex<BTreeMap<String, Entry>> = Mutex::new(BTreeMap::new());
 
+/// How the name begins of a broker that was given none. No other does, so that a URL that has outlived its broker is told from one
+/// that is to make a broker.
+const UNNAMED: &str = "unnamed.";
+
 enum Entry {
     /// Made by a URL: stays until the process ends, so that a service that connects again finds its queues.
     Kept(Broker),
@@ -29,7 +33,8 @@ impl Entry {
     }
 }
 
-/// The broker of that name. If there is none yet it is made, on the system's time, and kept.
+/// The broker of that name. If there is none yet it is made, on the system's time, and kept; unless somebody else had made it
+/// without a name.
 pub(crate) fn named(name: &str, profile: Option<Profile>) -> Result<Broker, String> {
     let mut brokers = BROKERS.lock();
     if let Some(broker) = brokers.get(name).and_then(Entry::broker) {
@@ -42,6 +47,12 @@ pub(crate) fn named(name: &str, profile: Option<Profile>) -> Result<Broker, Stri
         };
     }
     check_name(name)?;
+    if name.starts_with(UNNAMED) {
+        return Err(format!(
+            "the embedded broker {name:?} has ended, with its last handle and connection: keep its MemoryBroker for as long \
+             as anybody is to connect"
+        ));
+    }
     let broker = start(
         name.to_owned(),
         profile.unwrap_or_default(),
@@ -57,7 +68,15 @@ pub(crate) fn make(
     profile: Profile,
     clock: Arc<dyn Clock>,
 ) -> Result<Broker, String> {
-    let name = name.unwrap_or_else(new_id);
+    let name = match name {
+        None => format!("{UNNAMED}{}", new_id()),
+        Some(name) if name.starts_with(UNNAMED) => {
+            return Err(format!(
+                "only an embedded broker that is given no name has one that begins with {UNNAMED:?}"
+            ));
+        }
+        Some(name) => name,
+    };
     check_name(&name)?;
     let mut brokers = BROKERS.lock();
     brokers.retain(|_, entry| entry.broker().is_some());
@@ -99,5 +118,17 @@ mod tests {
         assert_eq!(named(&name, None).unwrap().profile(), Profile::V3_10);
         drop(first);
         assert_eq!(make(Profile::V4_0).unwrap().profile(), Profile::V4_0);
+    }
+
+    #[test]
+    fn a_broker_that_was_given_no_name_and_has_ended_is_made_by_nobody_again() {
+        let broker = make(None, Profile::V4_0, SystemClock::shared()).unwrap();
+        let name = broker.name().to_owned();
+        assert!(named(&name, None).is_ok());
+        drop(broker);
+        let error = named(&name, None).unwrap_err();
+        assert!(error.contains("has ended"), "{error}");
+        // So it is not a name that one can choose either.
+        assert!(make(Some(name), Profile::V4_0, SystemClock::shared()).is_err());
     }
 }

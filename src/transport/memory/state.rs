@@ -88,6 +88,8 @@ pub(super) struct State {
     policies: Vec<policy::Policy>,
     pub(super) channels: BTreeMap<ChannelId, Channel>,
     pub(super) faults: ConfirmFaults,
+    /// From a stop until quorum queues have leaders again: what is dead-lettered to them meanwhile is dropped.
+    is_leaderless: bool,
     effects: Vec<Effect>,
     /// Queues that may have something to hand out or to drop.
     stirred: BTreeSet<String>,
@@ -108,6 +110,7 @@ impl State {
             policies: Vec::new(),
             channels: BTreeMap::new(),
             faults: ConfirmFaults::default(),
+            is_leaderless: false,
             effects: Vec::new(),
             stirred: BTreeSet::new(),
             letters: VecDeque::new(),

@@ -7,6 +7,7 @@ mod others;
 mod queues;
 mod quorum_order;
 mod refusals;
+mod restarts;
 mod timing;
 
 use super::{Broker, MemoryTransport, Profile};

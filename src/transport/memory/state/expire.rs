@@ -1,7 +1,8 @@
-//! What happens by itself: times run out, and a broker that starts again has forgotten things.
+//! What happens by itself: times run out, and a broker that stops and starts again has forgotten things.
 
 use super::{Moment, State};
 use crate::transport::memory::arguments::QueueKind;
+use crate::transport::memory::queue::Queue;
 use std::time::Instant;
 
 impl State {
@@ -22,10 +23,14 @@ impl State {
         for queue in unused {
             self.remove_queue(&queue);
         }
+        self.expire_messages(at, |_| true);
+    }
+
+    fn expire_messages(&mut self, at: Moment, of: impl Fn(&Queue) -> bool) {
         let due: Vec<String> = self
             .queues
             .values()
-            .filter(|queue| is_over(queue.due()))
+            .filter(|queue| of(queue) && queue.due().is_some_and(|due| due <= at.now))
             .map(|queue| queue.name.clone())
             .collect();
         for name in due {
@@ -37,8 +42,8 @@ impl State {
         self.settle_down(at);
     }
 
-    /// Forgets what does not survive a restart; every link has ended before.
-    pub(in crate::transport::memory) fn restart(&mut self, at: Moment) {
+    /// Forgets what does not survive a stop; every link has ended before.
+    pub(in crate::transport::memory) fn stop(&mut self) {
         let transient: Vec<String> = self
             .queues
             .values()
@@ -53,8 +58,20 @@ impl State {
             if queue.kind == QueueKind::Classic {
                 queue.ready.retain(|entry| entry.message.is_persistent());
             }
+        }
+        self.is_leaderless = true;
+    }
+
+    /// Lets go of what was over while the broker was down, as a node does that is alone: classic queues at once, quorum queues when
+    /// they have leaders.
+    pub(in crate::transport::memory) fn start(&mut self, at: Moment) {
+        let is_classic = |queue: &Queue| queue.kind == QueueKind::Classic;
+        // A quorum queue has written down when it was used.
+        for queue in self.queues.values_mut().filter(|queue| is_classic(queue)) {
             queue.last_used = at.now;
         }
+        self.expire_messages(at, is_classic);
+        self.is_leaderless = false;
         self.expire(at);
     }
 }

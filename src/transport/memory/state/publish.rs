@@ -264,6 +264,7 @@ impl State {
         for name in self.route(&letter.exchange, &message) {
             if !is_cycle(&message, &name, letter.reason, self.profile)
                 && let Some(queue) = self.queues.get_mut(&name)
+                && !(self.is_leaderless && queue.kind == QueueKind::Quorum)
             {
                 let admission = queue.admit(&message, None);
                 self.take_in(&name, &message, admission, at);
