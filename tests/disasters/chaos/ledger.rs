@@ -219,14 +219,17 @@ impl Check<'_> {
             let started = self.story.started(attempt);
             let again = started.len().saturating_sub(copies);
             // With two copies about, either may be the one that is delivered again.
-            let causes: Vec<_> = (1..started.len())
-                .filter_map(|next| {
-                    let (before, next) = (&started[..next], started[next]);
-                    let mut before = before.iter().rev();
-                    before.find_map(|first| self.cause(first, next, plan))
-                })
-                .collect();
-            let home_again = self.home_again(attempt, plan);
+            let mut causes = Vec::new();
+            let mut without_cause = Vec::new();
+            for next in 1..started.len() {
+                let (before, next) = (&started[..next], started[next]);
+                let mut before = before.iter().rev();
+                match before.find_map(|first| self.cause(first, next, plan)) {
+                    Some(cause) => causes.push(cause),
+                    None => without_cause.push(next),
+                }
+            }
+            let home_again = self.home_again(attempt, plan, &without_cause);
             if causes.len() + home_again < again {
                 self.fault(&format!("attempt {attempt} came again without a cause"));
             }
@@ -244,8 +247,9 @@ impl Check<'_> {
         }
     }
 
-    /// How often it may have come home from a rung, and once more when a kill had undone that the rung had let it go.
-    fn home_again(&self, attempt: u32, plan: Plan) -> usize {
+    /// How many of these deliveries may be those of a copy that came home from a rung once more, when a kill had undone that the
+    /// rung had let it go: one for each kill, and after it.
+    fn home_again(&self, attempt: u32, plan: Plan, deliveries: &[&Line]) -> usize {
         let Goes::IntoRung(wait) = plan.goes(attempt - 1) else {
             return 0;
         };
@@ -253,13 +257,14 @@ impl Check<'_> {
             .story
             .steps(Step::Ended)
             .filter(|line| line.attempt == attempt - 1);
-        into_rung
-            .map(|line| {
-                Times(self.events)
-                    .kills_just_after_wait(line, wait, UNWRITTEN)
-                    .count()
-            })
-            .sum()
+        let mut kills: Vec<u64> = into_rung
+            .flat_map(|line| Times(self.events).kills_just_after_wait(line, wait, UNWRITTEN))
+            .map(|kill| kill.from)
+            .collect();
+        kills.sort_unstable();
+        let mut kills = kills.into_iter().peekable();
+        let after_a_kill = |line: &&&Line| kills.next_if(|kill| *kill <= line.at).is_some();
+        deliveries.iter().filter(after_a_kill).count()
     }
 
     /// What may have made the broker deliver again.

@@ -140,6 +140,13 @@ fn a_kill_just_after_a_wait_in_a_rung_may_bring_it_home_twice() {
         }
         let thrice = twice(queue, 1_200).accepted(3, 6_300).ledger();
         assert_eq!(thrice.faults.len(), 1);
+        let before_the_kill = story(queue, Plan::Fail(2))
+            .ended(1, 10)
+            .ended(2, 500)
+            .accepted(3, 1_110)
+            .accepted(3, 1_150)
+            .event(What::BrokerKilled, 1_200, 4_200);
+        assert_eq!(before_the_kill.ledger().faults.len(), 1);
     }
     let waited_in_the_consumer = story(CLASSIC, Plan::Fail(1))
         .ended(1, 10)
