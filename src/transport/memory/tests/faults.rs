@@ -46,7 +46,7 @@ fn a_kill_ends_every_wait_and_what_was_sent_still_arrives() {
     assert!(matches!(asking.join().unwrap(), Err(Failure::Lost(_))));
     assert_eq!(event(&*dialled.link), Err(Gone));
     assert_eq!(dialled.link.open_channel().unwrap_err().to_string(), {
-        "the connection was lost: the connection was given up"
+        "the connection was lost: this side cut it off"
     });
     assert_eq!(broker.connections().len(), 1, "it has not noticed");
     broker.thaw();
