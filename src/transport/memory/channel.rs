@@ -71,9 +71,11 @@ impl Channel {
         self.unacked.len()
     }
 
-    /// Whether something of that queue is handed out and not settled.
-    pub(super) fn holds_of(&self, queue: QueueId) -> bool {
-        self.unacked.values().any(|unacked| unacked.queue == queue)
+    /// What of that queue is handed out and not settled.
+    pub(super) fn held_of(&self, queue: QueueId) -> impl Iterator<Item = &Entry> {
+        let unacked = self.unacked.values();
+        let of_queue = unacked.filter(move |unacked| unacked.queue == queue);
+        of_queue.map(|unacked| &unacked.entry)
     }
 
     /// Whether the consumer may be handed one more.

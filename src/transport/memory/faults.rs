@@ -245,7 +245,8 @@ impl Broker {
         self.with(|hub, at| hub.state.lose_queue(name, at));
     }
 
-    /// The node of a queue comes back, after [`lose_queue`](Self::lose_queue), and the queue with its messages.
+    /// The node of a queue comes back, after [`lose_queue`](Self::lose_queue), and the queue with its messages. What had been
+    /// delivered and not settled before comes again, acknowledged meanwhile or not.
     ///
     /// A queue that is not lost stays as it is.
     pub fn find_queue(&self, name: &str) {

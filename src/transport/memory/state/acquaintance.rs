@@ -58,7 +58,7 @@ impl State {
             let is_told = queue.watchers.contains(id)
                 || queue.consumers.iter().any(is_consumer)
                 // A quorum queue counts whoever has fetched and not settled among its consumers.
-                || queue.kind == QueueKind::Quorum && channel.holds_of(queue.id);
+                || queue.kind == QueueKind::Quorum && channel.held_of(queue.id).next().is_some();
             if is_told {
                 channel.known.remove(&queue.name);
             }

@@ -1,10 +1,12 @@
 //! Queues on a cluster node that is down: known, and not there.
 
-use super::{Effect, Moment, State};
+use super::{Effect, Moment, QueueId, State};
+use crate::transport::memory::queue::PutBack;
 use crate::transport::memory::refusal::{self, Refusal};
 
 impl State {
-    /// Takes a queue away with its messages. What is handed out comes back with it.
+    /// Takes a queue away with its messages. What is handed out is ready when it comes back: what clients say about it meanwhile,
+    /// or afterwards, its node does not hear.
     pub(in crate::transport::memory) fn lose_queue(&mut self, name: &str, at: Moment) {
         let Some(mut queue) = self.queues.remove(name) else {
             return;
@@ -18,6 +20,14 @@ impl State {
                 consumer,
             });
         }
+        for channel in self.channels.values() {
+            for entry in channel.held_of(queue.id) {
+                if let PutBack::Spent(entry) = queue.put_back(entry.clone(), true) {
+                    queue.spent.push(entry);
+                }
+            }
+        }
+        queue.id = QueueId(self.id());
         self.lost.insert(name.to_owned(), queue);
         self.settle_down(at);
     }
@@ -27,6 +37,7 @@ impl State {
         if let Some(mut queue) = self.lost.remove(name) {
             queue.last_used = at.now;
             self.queues.insert(name.to_owned(), queue);
+            self.apply_policy(name, at);
             self.stir(name);
             self.settle_down(at);
         }

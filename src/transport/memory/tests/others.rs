@@ -135,6 +135,54 @@ fn a_lost_queue_is_not_there_and_cannot_be_declared() {
 }
 
 #[test]
+fn what_was_handed_out_comes_back_with_a_lost_queue_whatever_its_channel_does_meanwhile() {
+    let settle: [fn(Box<dyn Channel>, u64); 4] = [
+        |_open, _tag| {},
+        |channel, _tag| channel.close().unwrap(),
+        |channel, tag| channel.nack(tag).unwrap(),
+        // Nobody is there to hear it.
+        |channel, tag| channel.ack(tag, false).unwrap(),
+    ];
+    for settle in settle {
+        for kind in [queue("q"), quorum("q")] {
+            let broker = broker();
+            let (_dialled, channel) = client(&broker);
+            channel.declare(&kind).unwrap();
+            publish(&broker, "q", "held");
+            publish(&broker, "q", "ready");
+            let held = channel.pull("q").unwrap().unwrap();
+            broker.lose_queue("q");
+            settle(channel, held.tag);
+            broker.find_queue("q");
+            let messages = broker.messages("q");
+            let texts: Vec<_> = messages.iter().map(|message| message.text()).collect();
+            assert_eq!(texts, ["held", "ready"]);
+            assert!(messages[0].redelivered && !messages[1].redelivered);
+            assert_eq!(broker.queue("q").unwrap().unacked, 0);
+        }
+    }
+}
+
+#[test]
+fn a_queue_that_is_found_has_the_policy_of_now() {
+    let broker = broker();
+    let shorter = table("max-length", 1_i64);
+    broker.set_policy("before", |_| true, &shorter).unwrap();
+    broker.declare_queue("q", &Headers::new()).unwrap();
+    broker.lose_queue("q");
+    broker.clear_policy("before");
+    broker.find_queue("q");
+    assert_eq!(broker.queue("q").unwrap().policy, None);
+    broker.lose_queue("q");
+    broker.set_policy("after", |_| true, &shorter).unwrap();
+    broker.find_queue("q");
+    assert_eq!(broker.queue("q").unwrap().policy.as_deref(), Some("after"));
+    publish(&broker, "q", "a");
+    publish(&broker, "q", "b");
+    assert_eq!(broker.messages("q").len(), 1);
+}
+
+#[test]
 fn what_is_taken_is_gone() {
     let broker = broker();
     broker.take("q").unwrap_err();
