@@ -1,9 +1,9 @@
 //! Faults on demand, for tests.
 
 use super::broker::Broker;
-use super::hub::CLOSED;
+use super::hub::{CLOSED, Hub};
 use super::refusal::Refusal;
-use super::state::LinkId;
+use super::state::{LinkId, Moment};
 use super::wire::Operation;
 use crate::transport::LinkEvent;
 use std::time::Duration;
@@ -274,14 +274,7 @@ impl Broker {
     /// Stops the broker: links are dropped, nobody can connect, and what is not durable is gone. Nothing expires until it is
     /// [started again](Self::start_again).
     pub fn stop(&self) {
-        self.with(|hub, at| {
-            hub.faults.stopped = true;
-            hub.faults.frozen = false;
-            hub.faults.alarm = None;
-            // What had been sent and not been read dies with the connections.
-            hub.drop_links("the broker was stopped", at);
-            hub.state.stop();
-        });
+        self.with(stop);
     }
 
     /// Starts it again, as RabbitMQ does a node that is alone: what expired in classic queues meanwhile, and so every wait in
@@ -290,17 +283,31 @@ impl Broker {
     /// afterwards, and comes to both. Waits that have not ended go on. A classic queue with `x-expires` is given its whole time
     /// again. A broker that is not stopped stays as it is.
     pub fn start_again(&self) {
-        self.with(|hub, at| {
-            if std::mem::take(&mut hub.faults.stopped) {
-                hub.state.start(at);
-            }
-        });
+        self.with(start);
     }
 
     /// Stops the broker and starts it again at once: on a test clock no wait ends meanwhile, and all of them go on. For those
     /// that end while a broker is down, [`stop`](Self::stop) it, move the clock, and [`start_again`](Self::start_again).
     pub fn restart(&self) {
-        self.stop();
-        self.start_again();
+        // In one moment, whoever moves the clock meanwhile.
+        self.with(|hub, at| {
+            stop(hub, at);
+            start(hub, at);
+        });
+    }
+}
+
+fn stop(hub: &mut Hub, at: Moment) {
+    hub.faults.stopped = true;
+    hub.faults.frozen = false;
+    hub.faults.alarm = None;
+    // What had been sent and not been read dies with the connections.
+    hub.drop_links("the broker was stopped", at);
+    hub.state.stop();
+}
+
+fn start(hub: &mut Hub, at: Moment) {
+    if std::mem::take(&mut hub.faults.stopped) {
+        hub.state.start(at);
     }
 }

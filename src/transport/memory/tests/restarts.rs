@@ -1,8 +1,12 @@
 //! What a restart does to waits that end meanwhile: no quorum queue has a leader yet when they are sent home.
 
 use super::*;
-use crate::clock::TestClock;
+use crate::clock::{Clock, TestClock, Timer, monotonic};
 use crate::declaration::ExchangeKind;
+use crate::threads;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -151,4 +155,61 @@ fn an_unused_classic_queue_is_given_its_whole_time_at_the_start_and_a_quorum_que
     assert!(exists("classic"));
     waiting.clock.advance(Duration::from_millis(1));
     assert!(!exists("classic"));
+}
+
+/// A clock that moves on whenever somebody looks at it.
+#[derive(Debug)]
+struct Restless {
+    began: Instant,
+    looks: AtomicU32,
+}
+
+impl Clock for Restless {
+    fn now(&self) -> Instant {
+        let looks = self.looks.fetch_add(1, Ordering::SeqCst);
+        self.began + Duration::from_millis(looks.into())
+    }
+
+    fn epoch_millis(&self) -> i64 {
+        0
+    }
+
+    fn at(&self, _due: Instant) -> Timer {
+        Timer::never()
+    }
+
+    fn chance(&self) -> f64 {
+        0.5
+    }
+
+    fn spawn(&self, name: String, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        threads::spawn(None, name, work)
+    }
+}
+
+#[test]
+fn no_wait_ends_in_the_middle_of_a_restart() {
+    let clock = Restless {
+        began: monotonic(),
+        looks: AtomicU32::new(0),
+    };
+    let broker = Broker::start("restless", Profile::V4_0, Arc::new(clock)).unwrap();
+    let clock = TestClock::new();
+    let waiting = Waiting { broker, clock };
+    waiting.declare("q", [("x-queue-type", "quorum".into())]);
+    waiting.declare(
+        "rung",
+        [
+            ("x-message-ttl", 4_i64.into()),
+            ("x-dead-letter-exchange", "".into()),
+            ("x-dead-letter-routing-key", "q".into()),
+        ],
+    );
+    for sent in 1..=50 {
+        waiting.publish("rung");
+        for _ in 0..6 {
+            waiting.broker.restart();
+        }
+        assert_eq!(waiting.home("q").len(), sent);
+    }
 }
