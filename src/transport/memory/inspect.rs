@@ -318,10 +318,12 @@ impl Broker {
     #[cfg(test)]
     pub(in crate::transport) fn stalled(&self) -> Vec<(String, u64)> {
         self.look(|hub| {
-            let queues = hub.state.queues.values();
-            queues
-                .filter(|queue| hub.state.is_stalled(&queue.name))
-                .map(|queue| (queue.name.clone(), queue.next_place))
+            let stalled = hub.state.stalled().into_iter();
+            stalled
+                .map(|name| {
+                    let taken_in = hub.state.queues[&name].next_place;
+                    (name, taken_in)
+                })
                 .collect()
         })
     }

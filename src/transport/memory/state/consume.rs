@@ -10,6 +10,7 @@ use crate::transport::memory::dead_letter::Reason;
 use crate::transport::memory::profile::Profile;
 use crate::transport::memory::ready::Entry;
 use crate::transport::memory::refusal::{self, Refusal};
+use std::collections::BTreeSet;
 
 impl State {
     pub(in crate::transport::memory) fn consume(
@@ -173,17 +174,18 @@ impl State {
             })
     }
 
-    /// Whether the queue has something that its active consumer has room for, see [`Self::is_slow_after_cancel`].
-    #[cfg(test)]
-    pub(in crate::transport::memory) fn is_stalled(&self, name: &str) -> bool {
+    /// The queues that have something ready which their active consumer has room for, see [`Self::is_slow_after_cancel`].
+    pub(in crate::transport::memory) fn stalled(&self) -> BTreeSet<String> {
         let has_room = |(channel, consumer): &(ChannelId, ConsumerId)| {
             let channel = self.channels.get(channel);
             channel.is_some_and(|channel| channel.has_room(*consumer))
         };
-        self.is_slow_after_cancel(name)
-            && self.queues.get(name).is_some_and(|queue| {
-                !queue.ready.is_empty() && queue.consumers.front().is_some_and(has_room)
-            })
+        let queues = self.queues.iter().filter(|(name, queue)| {
+            self.is_slow_after_cancel(name)
+                && !queue.ready.is_empty()
+                && queue.consumers.front().is_some_and(has_room)
+        });
+        queues.map(|(name, _)| name.clone()).collect()
     }
 
     /// Removes a queue with its messages, its bindings and its consumers.

@@ -26,6 +26,7 @@ impl State {
         verdict: Verdict,
         at: Moment,
     ) -> Result<(), Refusal> {
+        let stalled = self.stalled();
         let full = self.channel(channel)?.full_consumers();
         let settled = self.channel(channel)?.settle(tag, multiple)?;
         for consumer in full {
@@ -35,7 +36,12 @@ impl State {
             Verdict::Requeue => self.take_back(channel, settled, false),
             Verdict::Ack | Verdict::Discard => {
                 for unacked in settled {
+                    let queue = unacked.queue_name.clone();
                     self.let_go(unacked, verdict == Verdict::Discard);
+                    // A queue that is told of a settled message only looks whether a consumer has room again.
+                    if !stalled.contains(&queue) {
+                        self.stir(&queue);
+                    }
                 }
             }
         }
@@ -74,7 +80,6 @@ impl State {
             }
             self.bury(&name, entry, Reason::Rejected);
         }
-        self.stir(&name);
     }
 
     /// Puts messages back where they came from, all of them before any is handed out again or dropped by a classic queue.
