@@ -123,6 +123,13 @@ impl Queue {
         }
     }
 
+    /// In 3.x a classic queue hands nothing to the next single active consumer until something else happens to it.
+    pub(super) fn is_slow_after_cancel(&self) -> bool {
+        self.profile == Profile::V3_10
+            && self.kind == QueueKind::Classic
+            && self.settings.single_active
+    }
+
     /// Whether the channel has yet to make itself known to this queue before it can publish to it.
     pub(super) fn is_stranger(&self, channel: ChannelId) -> bool {
         self.kind == QueueKind::Quorum && !self.publishers.contains(&channel)

@@ -5,12 +5,13 @@ use super::settle::Verdict;
 use super::{ChannelId, ConsumerId, Effect, LinkId, Moment, State};
 use crate::transport::Delivery;
 use crate::transport::memory::arguments::QueueKind;
-use crate::transport::memory::channel::{Consumer, Unacked};
+use crate::transport::memory::channel::{Channel, Consumer, Unacked};
 use crate::transport::memory::dead_letter::Reason;
 use crate::transport::memory::profile::Profile;
+use crate::transport::memory::queue::Queue;
 use crate::transport::memory::ready::Entry;
 use crate::transport::memory::refusal::{self, Refusal};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl State {
     pub(in crate::transport::memory) fn consume(
@@ -75,7 +76,8 @@ impl State {
         let removed = self.channel(channel)?.consumers.remove(&consumer);
         if let Some(consumer_was) = removed {
             self.leave(&consumer_was.queue, |(_, id)| *id == consumer, at);
-            if !self.is_slow_after_cancel(&consumer_was.queue) {
+            let queue = self.queues.get(&consumer_was.queue);
+            if !queue.is_some_and(Queue::is_slow_after_cancel) {
                 self.stir(&consumer_was.queue);
             }
         }
@@ -165,23 +167,11 @@ impl State {
         }
     }
 
-    /// In 3.x a classic queue hands nothing to the next single active consumer until something else happens to it.
-    fn is_slow_after_cancel(&self, name: &str) -> bool {
-        let queue = self.queues.get(name);
-        self.profile == Profile::V3_10
-            && queue.is_some_and(|queue| {
-                queue.kind == QueueKind::Classic && queue.settings.single_active
-            })
-    }
-
-    /// The queues that have something ready which their active consumer has room for, see [`Self::is_slow_after_cancel`].
+    /// The queues that have something ready which their active consumer has room for, see [`Queue::is_slow_after_cancel`].
     pub(in crate::transport::memory) fn stalled(&self) -> BTreeSet<String> {
-        let has_room = |(channel, consumer): &(ChannelId, ConsumerId)| {
-            let channel = self.channels.get(channel);
-            channel.is_some_and(|channel| channel.has_room(*consumer))
-        };
-        let queues = self.queues.iter().filter(|(name, queue)| {
-            self.is_slow_after_cancel(name)
+        let has_room = |consumer: &_| has_room(&self.channels, consumer);
+        let queues = self.queues.iter().filter(|(_, queue)| {
+            queue.is_slow_after_cancel()
                 && !queue.ready.is_empty()
                 && queue.consumers.front().is_some_and(has_room)
         });
@@ -317,11 +307,7 @@ impl State {
             queues, channels, ..
         } = self;
         let queue = queues.get_mut(name)?;
-        let has_room = |(channel, consumer): &(ChannelId, ConsumerId)| {
-            channels
-                .get(channel)
-                .is_some_and(|channel| channel.has_room(*consumer))
-        };
+        let has_room = |consumer: &_| has_room(channels, consumer);
         if queue.settings.single_active {
             return queue.consumers.front().copied().filter(has_room);
         }
@@ -389,6 +375,15 @@ impl State {
             body: message.body.clone(),
         })
     }
+}
+
+/// Whether the consumer may be handed one more.
+fn has_room(
+    channels: &BTreeMap<ChannelId, Channel>,
+    (channel, consumer): &(ChannelId, ConsumerId),
+) -> bool {
+    let channel = channels.get(channel);
+    channel.is_some_and(|channel| channel.has_room(*consumer))
 }
 
 fn in_exclusive_use(queue: &str) -> Refusal {
