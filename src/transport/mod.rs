@@ -102,6 +102,14 @@ impl Failure {
         matches!(self, Self::Refused { code: 404, .. })
     }
 
+    /// What ended the connection, or why the call failed, for a text that says already what is lost.
+    pub(crate) fn into_reason(self) -> String {
+        match self {
+            Self::Lost(reason) => reason,
+            failure => failure.to_string(),
+        }
+    }
+
     /// AMQP's 403: the user may not do this, or somebody consumes exclusively.
     pub(crate) fn is_access_refused(&self) -> bool {
         matches!(self, Self::Refused { code: 403, .. })

@@ -79,8 +79,7 @@ impl PublisherThread {
                 }
                 self.reopen(which);
             }
-            Some(Failure::Lost(reason)) => self.link_failed(&reason),
-            Some(failure) => self.link_failed(&failure.to_string()),
+            Some(failure) => self.link_failed(&failure.into_reason()),
             None => self.link_failed("a publishing channel ended"),
         }
     }
@@ -103,8 +102,7 @@ impl PublisherThread {
         };
         match confirm_channel(link, self.settings.connect_timeout) {
             Ok(channel) => self.lane(which).open = Some(channel),
-            Err(Failure::Lost(reason)) => self.link_failed(&reason),
-            Err(failure) => self.link_failed(&failure.to_string()),
+            Err(failure) => self.link_failed(&failure.into_reason()),
         }
     }
 

@@ -174,8 +174,7 @@ impl Link for MemoryLink {
     fn close(self: Box<Self>) -> Result<(), String> {
         match self.handle.call(None, Operation::CloseLink) {
             Ok(_) => Ok(()),
-            Err(Failure::Lost(reason)) => Err(reason),
-            Err(failure) => Err(failure.to_string()),
+            Err(failure) => Err(failure.into_reason()),
         }
     }
 }
