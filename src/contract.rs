@@ -1,12 +1,11 @@
 //! Holds the pure parts to `fixtures/contract.json`, which was written from the contract and not from this code.
 
-use crate::envelope::{self, Envelope};
-use crate::headers::{HeaderValue, Headers};
+use crate::message::envelope::{self, Envelope};
+use crate::message::headers::{HeaderValue, Headers};
+use crate::message::properties::Properties;
+use crate::metrics::outcome::Outcome;
 use crate::naming;
-use crate::outcome::Outcome;
-use crate::properties::Properties;
-use crate::retry::{Decision, Verdict, Wait, decide};
-use crate::retry::{RetryLadder, RetryPolicy};
+use crate::retry::{Decision, RetryLadder, RetryPolicy, Verdict, Wait, decide};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 

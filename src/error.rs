@@ -1,10 +1,10 @@
 //! What can go wrong, for callers to tell apart.
 
-use crate::codec::CodecError;
+use crate::message::codec::CodecError;
+use crate::message::publish::error::PublishError;
 use crate::naming::NameTooLong;
-use crate::publish_error::PublishError;
 use crate::retry::{LadderError, PolicyError};
-use crate::shutdown::DrainTimeout;
+use crate::time::deadline::DrainTimeout;
 use crate::topology::TopologyError;
 use crate::transport::Failure;
 use std::fmt;

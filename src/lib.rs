@@ -87,57 +87,56 @@
 //! arguments are shared with other languages and do not change. amiquip's types are in no signature, so that replacing it
 //! breaks nothing.
 
-mod ack;
-mod clock;
-mod codec;
+// What a service holds. A module imports only from its own group and from those below it.
 mod connection;
 mod consumer;
-#[cfg(test)]
-mod contract;
-mod copy;
-mod declaration;
-#[cfg(any(doc, doctest))]
-pub mod docs;
-mod envelope;
-mod error;
-mod headers;
-mod health;
-mod id;
+
+// The threads that own broker connections.
 mod link;
+mod publisher;
+
+// Ways to a broker, and the broker in this process.
+mod broker;
+mod error;
+mod transport;
+
+// Decisions: what is declared, what a handler said, when the next attempt comes.
+mod handler;
+mod retry;
+mod topology;
+
+// Data, names and time.
 mod message;
 pub mod metrics;
 pub mod naming;
-mod outcome;
-mod properties;
-mod publish;
-mod publish_error;
-mod publisher;
-mod retry;
-mod shutdown;
-pub mod testing;
-mod threads;
-mod topology;
-mod transport;
+mod time;
 
-pub use ack::{Ack, Answer, FatalError};
-pub use codec::{Bytes, CodecError, Decode, Encode, Json, Text};
+// For readers and for tests.
+#[cfg(test)]
+mod contract;
+#[cfg(any(doc, doctest))]
+pub mod docs;
+pub mod testing;
+
+pub use connection::health_report::{Health, HealthStatus};
 pub use connection::{Connection, ConnectionBuilder, ConsumerGroup, RunningGroup};
 pub use consumer::{Consumer, ConsumerBuilder, SetAsideFailure};
-pub use declaration::ExchangeKind;
-pub use envelope::Envelope;
 pub use error::Error;
-pub use headers::{HeaderValue, Headers};
-pub use health::{Health, HealthStatus};
+pub use handler::{Ack, Answer, FatalError};
 pub use message::Message;
-pub use outcome::Outcome;
-pub use properties::Properties;
-pub use publish::Publish;
-pub use publish_error::PublishError;
+pub use message::codec::{Bytes, CodecError, Decode, Encode, Json, Text};
+pub use message::envelope::Envelope;
+pub use message::headers::{HeaderValue, Headers};
+pub use message::properties::Properties;
+pub use message::publish::Publish;
+pub use message::publish::error::PublishError;
+pub use metrics::outcome::Outcome;
 pub use retry::{
     ExplainedAttempt, Explanation, LadderError, NextStep, PolicyError, RetryLadder, RetryPolicy,
     Rung,
 };
-pub use shutdown::{DrainTimeout, StrandedDelivery};
+pub use time::deadline::{DrainTimeout, StrandedDelivery};
+pub use topology::declaration::ExchangeKind;
 pub use topology::{Plan, Queue, Topology, TopologyError};
 #[cfg(feature = "tls")]
 pub use transport::amqp::tls::TlsOptions;

@@ -2,9 +2,9 @@
 //!
 //! See the guide to [testing](crate::docs::testing).
 
-pub use crate::clock::TestClock;
-pub use crate::transport::memory::{
+pub use crate::broker::{
     BindingView, Broker as MemoryBroker, BrokerBuilder as MemoryBrokerBuilder, ChannelView,
     ConnectionView, ConsumerView, ExchangeView, MessageView, Occupant, Profile, Published,
     QueueView, Right,
 };
+pub use crate::time::clock::TestClock;

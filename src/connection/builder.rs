@@ -1,15 +1,16 @@
 //! How a connection is made.
 
 use super::Connection;
-use crate::clock::{Clock, SystemClock};
+use crate::broker;
+use crate::broker::{MemoryTransport, MemoryUrl};
 use crate::error::Error;
 use crate::metrics::{Metrics, Observer};
 use crate::retry::{DEFAULT_THRESHOLD, RetryPolicy};
+use crate::time::clock::{Clock, SystemClock};
 use crate::transport::Transport;
 #[cfg(feature = "tls")]
 use crate::transport::amqp::tls::TlsOptions;
 use crate::transport::amqp::{AmqpTransport, BrokerUrl};
-use crate::transport::memory::{self, MemoryTransport, MemoryUrl};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,7 +197,7 @@ impl ConnectionBuilder {
             let text = "an embedded broker has no further hosts".to_owned();
             return Err(Error::Configuration(text));
         }
-        let broker = memory::named(&url.name, url.profile).map_err(Error::Configuration)?;
+        let broker = broker::named(&url.name, url.profile).map_err(Error::Configuration)?;
         let clock: Arc<dyn Clock> = broker.clock().clone();
         let transport = MemoryTransport {
             broker,

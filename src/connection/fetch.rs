@@ -1,13 +1,13 @@
 //! Taking single messages out of queues, and moving dead letters back.
 
 use super::Connection;
-use crate::copy::replayed;
-use crate::envelope::Envelope;
 use crate::error::Error;
-use crate::id::new_id;
+use crate::message::copy::replayed;
+use crate::message::envelope::Envelope;
+use crate::message::id::new_id;
+use crate::message::publish::error::{PublishError, PublishErrorKind};
 use crate::message::{Message, Opened};
 use crate::naming;
-use crate::publish_error::{PublishError, PublishErrorKind};
 use crate::transport::{Channel, Delivery, Failure};
 use crossbeam_channel::{bounded, select};
 use std::sync::Arc;

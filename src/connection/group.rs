@@ -1,11 +1,11 @@
 //! Several consumers of one queue, started and stopped together.
 
 use super::Connection;
-use crate::ack::Answer;
-use crate::codec::{Decode, Json};
 use crate::consumer::{Consumer, ConsumerBuilder, cancel};
 use crate::error::Error;
+use crate::handler::Answer;
 use crate::message::Message;
+use crate::message::codec::{Decode, Json};
 use std::time::Duration;
 
 /// Several consumers of one queue: each has its own channel, prefetch and workers, and all call the same handler.

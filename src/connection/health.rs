@@ -1,9 +1,9 @@
 //! Looking at a connection from outside.
 
 use super::Connection;
-use super::status::Phase;
+use super::health_report::{Health, HealthStatus};
+use super::state::Phase;
 use crate::consumer::Consumer;
-use crate::health::{Health, HealthStatus};
 use crate::publisher::blocked_text;
 use std::time::Duration;
 

@@ -1,33 +1,35 @@
 //! The connection: the handle that a service holds, and what stands behind it.
 
-mod apply;
+pub(crate) mod declare;
+pub(crate) mod health_report;
+pub(crate) mod state;
+
 mod builder;
 mod fetch;
 mod group;
 mod health;
-mod status;
 mod supervisor;
 
 pub use builder::ConnectionBuilder;
 pub use group::{ConsumerGroup, RunningGroup};
 
-use crate::ack::Answer;
-use crate::clock::Clock;
 use crate::consumer::{Consumer, ConsumerBuilder, Registrar, Services};
-use crate::envelope::Envelope;
 use crate::error::Error;
+use crate::handler::Answer;
 use crate::link::{Backoff, Dialler, Sockets, Uplink};
 use crate::message::Message;
-use crate::publish::Publish;
-use crate::publish_error::{PublishError, PublishErrorKind};
+use crate::message::envelope::Envelope;
+use crate::message::publish::Publish;
+use crate::message::publish::error::{PublishError, PublishErrorKind};
 use crate::publisher::{Publisher, PublisherSettings};
 use crate::retry::RetryPolicy;
-use crate::shutdown::Deadline;
+use crate::time::clock::Clock;
+use crate::time::deadline::Deadline;
 use crate::transport::{Outgoing, Transport};
 use crossbeam_channel::unbounded;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use status::{Phase, Status};
+use state::{Phase, Status};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

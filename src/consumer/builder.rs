@@ -1,14 +1,14 @@
 //! How a consumer is made.
 
-use super::handler::handler;
-use super::{Consumer, Registrar, Settings, subscription};
-use crate::ack::Answer;
-use crate::codec::{Decode, Json};
+use super::{Consumer, Registrar, Settings, thread};
 use crate::error::Error;
+use crate::handler::Answer;
+use crate::handler::calling::handler;
 use crate::message::Message;
+use crate::message::codec::{Decode, Json};
 use crate::naming;
 use crate::retry::{RetryLadder, RetryPolicy};
-use crate::shutdown::Deadline;
+use crate::time::deadline::Deadline;
 use std::fmt;
 use std::time::Duration;
 
@@ -178,7 +178,7 @@ impl<'a, C> ConsumerBuilder<'a, C> {
         F: Fn(Message<T>) -> R + Send + Sync + 'static,
     {
         let settings = self.settings()?;
-        subscription::start(self.connection, settings, handler(self.codec, handle))
+        thread::start(self.connection, settings, handler(self.codec, handle))
     }
 
     /// Starts `size` consumers with one handler. When one cannot be started the earlier ones are stopped.
@@ -202,7 +202,7 @@ impl<'a, C> ConsumerBuilder<'a, C> {
                 label,
                 ..settings.clone()
             };
-            match subscription::start(self.connection, settings, handler.clone()) {
+            match thread::start(self.connection, settings, handler.clone()) {
                 Ok(member) => members.push(member),
                 Err(error) => {
                     let now = Deadline::within(Duration::ZERO);

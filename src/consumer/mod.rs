@@ -1,37 +1,32 @@
 //! Consumers: a handle, a builder, and the thread that keeps a subscription alive.
 
-mod acks;
+pub(crate) mod in_flight;
+pub(crate) mod thread;
+pub(crate) mod workers;
+
 mod builder;
-mod handler;
-mod intake;
-mod ledger;
-mod pace;
-mod pool;
-mod questions;
-mod settling;
 mod share;
 mod subscription;
-mod task;
 
-use crate::clock::Clock;
-use crate::declaration::Declaration;
 use crate::error::Error;
 use crate::link::{Generation, Link, Over, OverSignal, Uplink, is_owner_thread};
 use crate::metrics::Metrics;
 use crate::publisher::Publisher;
 use crate::retry::{RetryLadder, RetryPolicy};
-use crate::shutdown::{Deadline, DrainTimeout, StrandedDelivery};
+use crate::time::clock::Clock;
+use crate::time::deadline::{Deadline, DrainTimeout, StrandedDelivery};
+use crate::topology::declaration::Declaration;
 use crossbeam_channel::{Sender, select};
+use in_flight::InFlight;
 use parking_lot::Mutex;
-use pool::Pool;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use task::InFlight;
+use workers::Pool;
 
 pub use builder::{ConsumerBuilder, SetAsideFailure};
-pub(crate) use task::{Unwaited, do_not_wait_for_this_handler};
+pub(crate) use in_flight::{Unwaited, do_not_wait_for_this_handler};
 
 /// After a deadline, for the broker's last answers; the kill switch comes then.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
@@ -72,7 +67,7 @@ struct Context<'a> {
 
 /// What a consumer was built with.
 #[derive(Clone)]
-struct Settings {
+pub(crate) struct Settings {
     queue: Arc<str>,
     /// The queue, and which member of a group this is: for logs and thread names.
     label: Arc<str>,

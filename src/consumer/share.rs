@@ -1,14 +1,14 @@
 //! What a consumer sees to on the broker before it subscribes: its source queue is there, its own share is declared.
 
-use crate::declaration::Declaration;
 use crate::error::Error;
-use crate::headers::Headers;
 use crate::link::{Admin, Operation};
+use crate::message::headers::Headers;
 use crate::retry::RetryLadder;
 use crate::topology::consumer_share;
+use crate::topology::declaration::Declaration;
 
 /// Checks the source queue: a consumer never declares it.
-pub(super) fn check_source(admin: &Admin, queue: &str) -> Result<(), Error> {
+pub(crate) fn check_source(admin: &Admin, queue: &str) -> Result<(), Error> {
     let source = Declaration::durable_queue(queue, Headers::new());
     admin.call(Operation::Check(source)).map_err(|failure| {
         let what = if failure.is_not_found() {
@@ -24,7 +24,7 @@ pub(super) fn check_source(admin: &Admin, queue: &str) -> Result<(), Error> {
 
 /// Declares the consumer's share, `again` when it has consumed before. Returns what is on a cluster node that is down: it
 /// comes back with the node.
-pub(super) fn declare(
+pub(crate) fn declare(
     admin: &Admin,
     queue: &str,
     ladder: &RetryLadder,

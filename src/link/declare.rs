@@ -1,8 +1,8 @@
 //! Declaring what belongs together, and what to make of the broker's refusals.
 
 use super::{Admin, Operation};
-use crate::declaration::Declaration;
 use crate::error::Error;
+use crate::topology::declaration::Declaration;
 use crate::transport::Failure;
 use log::warn;
 

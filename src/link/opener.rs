@@ -1,9 +1,10 @@
 //! The thread that owns a connection: it opens channels, watches for the end, and closes.
 
 use super::{Over, OverSignal, is_over};
-use crate::clock::Clock;
-use crate::threads;
-use crate::transport::{self, Activity, Channel, Dialled, Failure, KillSwitch, LinkEvent};
+use crate::time::clock::Clock;
+use crate::time::threads;
+use crate::transport;
+use crate::transport::{Activity, Channel, Dialled, Failure, KillSwitch, LinkEvent};
 use crossbeam_channel::{Receiver, Select, Sender, bounded, select_biased, unbounded};
 use log::debug;
 use parking_lot::Mutex;

@@ -1,6 +1,6 @@
 //! What an observer is told.
 
-use crate::outcome::Outcome;
+use super::outcome::Outcome;
 use std::fmt;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use super::families::Family;
 use std::fmt;
 
-/// What a [`Registry`](super::Registry) had counted at one moment.
+/// What a [`Registry`](crate::metrics::Registry) had counted at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     samples: Vec<Sample>,

@@ -1,5 +1,5 @@
+use super::outcome::Outcome;
 use super::*;
-use crate::outcome::Outcome;
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);

@@ -3,15 +3,17 @@
 //! Workers never wait for it: a consumer thread hands a copy over and gets a [`CopyAnswer`] in its own channel. Only a
 //! caller of `publish` waits.
 
-mod lane;
+pub(crate) mod channel;
+pub(crate) mod confirms;
+pub(crate) mod connection;
+
 mod opening;
 mod reply;
 mod thread;
-mod tracker;
 
-use crate::clock::{Clock, monotonic};
 use crate::link::{Backoff, Dialler, Generation, Link};
 use crate::metrics::{Metrics, PublishOutcome, Published};
+use crate::time::clock::{Clock, monotonic};
 use crate::transport::Outgoing;
 use crossbeam_channel::{Sender, unbounded};
 use log::warn;

@@ -1,6 +1,6 @@
 //! Opening the publishing link, on a thread of its own.
 
-use super::lane::ConfirmChannel;
+use super::channel::ConfirmChannel;
 use super::{Command, PublisherSettings};
 use crate::link::Link;
 use crate::transport::Failure;

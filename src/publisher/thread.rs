@@ -1,17 +1,15 @@
 //! The publisher thread: owns the publishing link's channels, pipelines, and answers.
 
-mod links;
-
-use super::lane::{Lane, Received};
+use super::channel::{Lane, Received};
 use super::{
     Command, PublishResult, PublisherSettings, PublisherView, UnknownCause, Waiter, Writing,
     blocked_text,
 };
-use crate::clock::monotonic;
 use crate::link::{Backoff, Link, LinkNotice, Over, OverSignal};
 use crate::metrics::Published;
-use crate::shutdown::Deadline;
-use crate::threads;
+use crate::time::clock::monotonic;
+use crate::time::deadline::Deadline;
+use crate::time::threads;
 use crossbeam_channel::{Receiver, Select, Sender};
 use log::{debug, warn};
 use std::collections::HashSet;
@@ -22,7 +20,7 @@ use std::time::{Duration, Instant};
 /// How often a connection that has fallen silent is looked at.
 const SILENCE_LOOK: Duration = Duration::from_millis(200);
 
-enum State {
+pub(super) enum State {
     /// Not needed yet, or lost: the next message opens it, not before the instant.
     Absent {
         not_before: Option<Instant>,
@@ -62,25 +60,25 @@ pub(super) fn start(
     Ok(ended)
 }
 
-struct PublisherThread {
-    settings: Arc<PublisherSettings>,
-    inbox: Receiver<Command>,
-    commands: Sender<Command>,
-    state: State,
+pub(super) struct PublisherThread {
+    pub(super) settings: Arc<PublisherSettings>,
+    pub(super) inbox: Receiver<Command>,
+    pub(super) commands: Sender<Command>,
+    pub(super) state: State,
     /// Counts the links, so that a late notice of an old one changes nothing.
-    number: u64,
-    backoff: Backoff,
-    opened_at: Instant,
+    pub(super) number: u64,
+    pub(super) backoff: Backoff,
+    pub(super) opened_at: Instant,
     /// Why there is no link although there was one: callers are refused until it is back.
-    down: Option<String>,
-    blocked: Option<(String, Instant)>,
-    copies: Lane,
-    publishes: Lane,
+    pub(super) down: Option<String>,
+    pub(super) blocked: Option<(String, Instant)>,
+    pub(super) copies: Lane,
+    pub(super) publishes: Lane,
     /// Callers' publishes to an exchange that may not exist, or not be open to this user: that closes the channel, and must
     /// cost nobody else anything. One at a time, until one has been answered.
-    trials: Lane,
-    proven: HashSet<String>,
-    stopping: Option<Deadline>,
+    pub(super) trials: Lane,
+    pub(super) proven: HashSet<String>,
+    pub(super) stopping: Option<Deadline>,
 }
 
 impl PublisherThread {
@@ -171,7 +169,7 @@ impl PublisherThread {
         }
     }
 
-    fn refuse_callers(&mut self, reason: &str) {
+    pub(super) fn refuse_callers(&mut self, reason: &str) {
         let waiting = self.publishes.withdraw(|_| true).into_iter();
         for waiter in waiting.chain(self.trials.withdraw(|_| true)) {
             waiter.answer(PublishResult::NotSent(reason.to_owned()));
@@ -179,7 +177,7 @@ impl PublisherThread {
     }
 
     /// Reads confirms and returns on every channel.
-    fn receive(&mut self) {
+    pub(super) fn receive(&mut self) {
         for which in LANES {
             match self.receive_on(which) {
                 Received::Nothing => {}
@@ -307,7 +305,7 @@ impl PublisherThread {
         }
     }
 
-    fn answer(&self, waiter: Waiter, since: Instant, result: PublishResult) {
+    pub(super) fn answer(&self, waiter: Waiter, since: Instant, result: PublishResult) {
         if matches!(waiter, Waiter::Consumer { .. }) {
             self.settings
                 .metrics
@@ -380,7 +378,7 @@ impl PublisherThread {
         }
     }
 
-    fn lane(&mut self, which: Which) -> &mut Lane {
+    pub(super) fn lane(&mut self, which: Which) -> &mut Lane {
         match which {
             Which::Copies => &mut self.copies,
             Which::Publishes => &mut self.publishes,
@@ -390,10 +388,10 @@ impl PublisherThread {
 }
 
 #[derive(Clone, Copy)]
-enum Which {
+pub(super) enum Which {
     Copies,
     Publishes,
     Trials,
 }
 
-const LANES: [Which; 3] = [Which::Copies, Which::Publishes, Which::Trials];
+pub(super) const LANES: [Which; 3] = [Which::Copies, Which::Publishes, Which::Trials];

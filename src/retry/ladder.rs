@@ -1,8 +1,9 @@
 //! The retry queues of one source queue.
 
 use super::policy::{RetryPolicy, in_broker};
-use crate::headers::Headers;
-use crate::naming::{self, NameTooLong, RETRY_EXCHANGE, delay_text, whole_millis};
+use crate::message::headers::Headers;
+use crate::naming;
+use crate::naming::{NameTooLong, RETRY_EXCHANGE, delay_text, whole_millis};
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
@@ -161,7 +162,7 @@ impl Error for LadderError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::headers::HeaderValue;
+    use crate::message::headers::HeaderValue;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 

@@ -1,10 +1,10 @@
 //! From a topology to the declarations it takes, in order. Pure: no I/O.
 
 use super::Topology;
+use super::declaration::Declaration;
 use super::problems::{Problems, TopologyError, shown};
 use super::queue::{Queue, QueueKind};
-use crate::declaration::Declaration;
-use crate::headers::Headers;
+use crate::message::headers::Headers;
 use crate::naming;
 use crate::retry::RetryLadder;
 use std::fmt;

@@ -1,10 +1,10 @@
 //! A queue as the application describes it.
 
-use crate::headers::{HeaderValue, Headers};
+use crate::message::headers::{HeaderValue, Headers};
 use crate::retry::{DEFAULT_THRESHOLD, RetryPolicy};
 use std::time::Duration;
 
-/// A queue of a [`Topology`](super::Topology): durable and quorum unless said otherwise.
+/// A queue of a [`Topology`](crate::topology::Topology): durable and quorum unless said otherwise.
 ///
 /// An exclusive, auto-delete or transient queue is classic, because RabbitMQ allows nothing else.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
+use super::declaration::Declaration;
 use super::*;
-use crate::declaration::Declaration;
-use crate::headers::{HeaderValue, Headers};
+use crate::message::headers::{HeaderValue, Headers};
 use crate::retry::{RetryLadder, RetryPolicy};
 use proptest::prelude::*;
 use std::collections::HashSet;

@@ -4,8 +4,8 @@ use super::{
     Activity, Channel, Confirm, Confirms, Delivery, Dialled, Failure, Gone, KillSwitch, Link,
     LinkEvent, Outgoing, Returned, Subscription,
 };
-use crate::declaration::Declaration;
-use crate::headers::Headers;
+use crate::message::headers::Headers;
+use crate::topology::declaration::Declaration;
 use crossbeam_channel::{Receiver, Select, bounded, unbounded};
 use parking_lot::Mutex;
 use std::fmt;

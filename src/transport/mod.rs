@@ -12,13 +12,12 @@ pub(crate) mod amqp;
 mod differential;
 #[cfg(test)]
 pub(crate) mod fake;
-pub(crate) mod memory;
 
-pub(crate) use self::activity::Activity;
+pub(crate) use activity::Activity;
 
-use crate::declaration::Declaration;
-use crate::headers::Headers;
-use crate::properties::Properties;
+use crate::message::headers::Headers;
+use crate::message::properties::Properties;
+use crate::topology::declaration::Declaration;
 use crossbeam_channel::Select;
 use std::fmt;
 use std::sync::Arc;

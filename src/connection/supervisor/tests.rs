@@ -1,8 +1,8 @@
 //! Recovery over links that are made here, to die when it hurts.
 
 use super::*;
-use crate::clock::SystemClock;
 use crate::publisher::PublisherSettings;
+use crate::time::clock::SystemClock;
 use crate::transport::{
     Activity, Channel, Dialled, Failure, Gone, KillSwitch, Link, LinkEvent, Transport,
 };

@@ -1,8 +1,8 @@
 //! Asking a broker that does not always answer.
 
 use super::*;
-use crate::clock::SystemClock;
-use crate::headers::Headers;
+use crate::message::headers::Headers;
+use crate::time::clock::SystemClock;
 use crate::transport::fake::dialled;
 
 const LIMIT: Duration = Duration::from_millis(50);

@@ -3,7 +3,7 @@
 use super::confirms::AmqpConfirms;
 use super::failure;
 use super::table::{amqp_properties, properties, table};
-use crate::declaration::{Declaration, ExchangeKind};
+use crate::topology::declaration::{Declaration, ExchangeKind};
 use crate::transport::{
     Channel, Confirms, Delivery, Failure, Incoming, Outgoing, Returned, Subscription,
 };

@@ -10,17 +10,17 @@ mod table;
 pub(crate) mod tls;
 mod url;
 
-pub(crate) use self::url::BrokerUrl;
+pub(crate) use url::BrokerUrl;
 
-use self::channel::AmqpChannel;
-use self::login::Login;
-use self::socket::Socket;
 use super::{Activity, Channel, Dialled, Failure, Gone, KillSwitch, Link, LinkEvent, Transport};
-use crate::clock::monotonic;
+use crate::time::clock::monotonic;
 use amiquip::{
     Connection, ConnectionBlockedNotification, ConnectionOptions, ConnectionTuning, Error,
 };
+use channel::AmqpChannel;
 use crossbeam_channel::{Receiver, Select, TryRecvError};
+use login::Login;
+use socket::Socket;
 use std::net::{TcpStream, ToSocketAddrs};
 #[cfg(feature = "tls")]
 use std::sync::Arc;

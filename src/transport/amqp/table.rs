@@ -1,7 +1,7 @@
 //! Headers and properties, between our types and amiquip's.
 
-use crate::headers::{HeaderValue, Headers};
-use crate::properties::Properties;
+use crate::message::headers::{HeaderValue, Headers};
+use crate::message::properties::Properties;
 use amiquip::{AmqpProperties, AmqpValue, FieldTable};
 use amq_protocol_types::DecimalValue;
 

@@ -1,10 +1,10 @@
 //! What the seam lacks, done by another client.
 
 use super::harness::Raw;
-use crate::declaration::ExchangeKind;
+use crate::broker::Broker;
 use crate::error::Error;
-use crate::headers::{HeaderValue, Headers};
-use crate::transport::memory::Broker;
+use crate::message::headers::{HeaderValue, Headers};
+use crate::topology::declaration::ExchangeKind;
 use amiquip::{AmqpValue, ExchangeDeclareOptions, ExchangeType, FieldTable, QueueDeleteOptions};
 
 /// A client of the real broker or of the embedded one. What it is refused it is told with a reply code.

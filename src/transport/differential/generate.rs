@@ -1,9 +1,9 @@
 //! Programs at random, from a seed.
 
 use super::program::{EXCHANGES, LINKS, Program, QUEUES, Step};
-use crate::declaration::{Declaration, ExchangeKind};
-use crate::headers::{HeaderValue, Headers};
-use crate::properties::Properties;
+use crate::message::headers::{HeaderValue, Headers};
+use crate::message::properties::Properties;
+use crate::topology::declaration::{Declaration, ExchangeKind};
 use crate::transport::Outgoing;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

@@ -19,10 +19,10 @@ mod show;
 mod shrink;
 mod side;
 
-use self::harness::Node;
-use self::program::Program;
-use self::run::{Disagreement, Real, Verdict};
+use harness::Node;
 use parking_lot::Mutex;
+use program::Program;
+use run::{Disagreement, Real, Verdict};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;

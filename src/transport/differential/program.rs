@@ -1,7 +1,7 @@
 //! What both brokers are made to do.
 
-use crate::declaration::{Declaration, ExchangeKind};
-use crate::headers::{HeaderValue, Headers};
+use crate::message::headers::{HeaderValue, Headers};
+use crate::topology::declaration::{Declaration, ExchangeKind};
 use crate::transport::Outgoing;
 use std::fmt;
 

@@ -6,8 +6,8 @@
 use super::harness::{Node, Vhost, wait};
 use super::program::{CHANNELS, Program, QUEUES, Step};
 use super::side::{Seen, Side};
-use crate::clock::{TestClock, monotonic};
-use crate::transport::memory::{Broker, Profile};
+use crate::broker::{Broker, Profile};
+use crate::time::clock::{TestClock, monotonic};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;

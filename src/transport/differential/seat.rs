@@ -1,8 +1,7 @@
 //! One channel with the thread that owns it, as the library has them too: subscriptions borrow their channel.
 
-use crate::transport::Subscription;
 use crate::transport::{
-    Channel, Confirm, Confirms, Delivery, Failure, Incoming, Outgoing, Returned,
+    Channel, Confirm, Confirms, Delivery, Failure, Incoming, Outgoing, Returned, Subscription,
 };
 use crossbeam_channel::{Receiver, Select, Sender, bounded, unbounded};
 use std::fmt;

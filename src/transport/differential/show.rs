@@ -1,6 +1,6 @@
 //! Results as text, which is what is compared.
 
-use crate::headers::{HeaderValue, Headers};
+use crate::message::headers::{HeaderValue, Headers};
 use crate::transport::{Delivery, Failure};
 
 /// A failure as it is compared: its reply code, and no text.

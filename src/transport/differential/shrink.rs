@@ -1,9 +1,9 @@
 //! Makes a program that fails smaller, for as long as it fails.
 
 use super::program::{Program, Step};
-use crate::declaration::Declaration;
-use crate::headers::Headers;
-use crate::properties::Properties;
+use crate::message::headers::Headers;
+use crate::message::properties::Properties;
+use crate::topology::declaration::Declaration;
 use crate::transport::Outgoing;
 
 /// The smallest program found that still `fails`.

@@ -1,7 +1,7 @@
 //! How the steps of a program are taken.
 
 use super::{Side, has_twins};
-use crate::declaration::Declaration;
+use crate::topology::declaration::Declaration;
 use crate::transport::differential::program::Step;
 use crate::transport::differential::seat::Heard;
 use crate::transport::differential::show::{answered, shown};

@@ -1,11 +1,11 @@
 //! What the guard knows of frames and channels.
 
-use super::super::frames::LARGEST_FRAME;
 use super::BAD;
 use super::wire::{
     Pieces, body, channel_close, channel_open_ok, deliver, entry, frame, guarded, header, headers,
     long, method, open, parsed, read_all, tune,
 };
+use crate::transport::amqp::guard::frames::LARGEST_FRAME;
 use amq_protocol::frame::AMQPFrame;
 use std::io;
 

@@ -1,11 +1,11 @@
 //! Random and spoilt traffic: whatever comes, amiquip gets frames it can read, or an error, and memory stays bounded.
 
-use super::super::frames::LARGEST_FRAME;
-use super::super::{CHUNK, Guard};
 use super::wire::{
     Pieces, body, channel_close, channel_open_ok, deliver, entry, frame, guarded, header, headers,
     long, method, open, parsed, read_all, short, tune,
 };
+use crate::transport::amqp::guard::frames::LARGEST_FRAME;
+use crate::transport::amqp::guard::{CHUNK, Guard};
 use amq_protocol::frame::generation::{gen_content_header_frame, gen_method_frame};
 use amq_protocol::protocol::AMQPClass;
 use amq_protocol::protocol::basic::{AMQPMethod, AMQPProperties, Deliver};

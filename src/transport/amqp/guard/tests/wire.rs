@@ -1,6 +1,6 @@
 //! Frames by hand, a wire that cuts them anywhere, and amiquip's way of reading them.
 
-use super::super::{Guard, frames};
+use crate::transport::amqp::guard::{Guard, frames};
 use amq_protocol::frame::{AMQPFrame, parse_frame};
 use std::collections::VecDeque;
 use std::io::{self, Read};

@@ -1,0 +1,313 @@
+//! The arguments of a queue: which are allowed, what they mean, and when two tables are the same.
+
+use super::equivalence::type_name;
+use super::message::within_ttl;
+use super::profile::Profile;
+use super::refusal::{self, Refusal};
+use crate::message::headers::{HeaderValue, Headers};
+use std::time::Duration;
+
+/// The kind of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueueKind {
+    Classic,
+    Quorum,
+}
+
+impl QueueKind {
+    /// The type as RabbitMQ names it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Classic => "classic",
+            Self::Quorum => "quorum",
+        }
+    }
+}
+
+/// What a full queue does with the next message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Overflow {
+    #[default]
+    DropHead,
+    RejectPublish,
+    /// Dead-letters what it rejects; classic queues only.
+    RejectPublishDlx,
+}
+
+/// What the arguments mean.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Settings {
+    /// In milliseconds.
+    pub(crate) ttl: Option<u64>,
+    /// After how long without use the queue is deleted.
+    pub(crate) expires: Option<Duration>,
+    pub(crate) dead_letter_exchange: Option<String>,
+    pub(crate) dead_letter_routing_key: Option<String>,
+    pub(crate) max_length: Option<u64>,
+    pub(crate) max_bytes: Option<u64>,
+    pub(crate) overflow: Overflow,
+    pub(crate) max_priority: Option<u8>,
+    pub(crate) single_active: bool,
+    /// How often a quorum queue hands a message out again.
+    pub(crate) delivery_limit: Option<u64>,
+}
+
+const CLASSIC: &[&str] = &[
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-overflow",
+    "x-queue-mode",
+    "x-queue-version",
+    "x-single-active-consumer",
+    "x-queue-type",
+    "x-queue-master-locator",
+];
+
+const CLASSIC_4: &[&str] = &["x-queue-leader-locator"];
+
+const QUORUM: &[&str] = &[
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-expires",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-in-memory-length",
+    "x-max-in-memory-bytes",
+    "x-overflow",
+    "x-single-active-consumer",
+    "x-queue-type",
+    "x-quorum-initial-group-size",
+    "x-delivery-limit",
+    "x-message-ttl",
+    "x-queue-leader-locator",
+];
+
+const STREAM: &[&str] = &[
+    "x-max-age",
+    "x-stream-max-segment-size-bytes",
+    "x-initial-cluster-size",
+];
+
+/// The order in which RabbitMQ looks at them.
+const CHECKED: &[&str] = &[
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-in-memory-length",
+    "x-max-in-memory-bytes",
+    "x-max-priority",
+    "x-overflow",
+    "x-queue-mode",
+    "x-queue-version",
+    "x-single-active-consumer",
+    "x-quorum-initial-group-size",
+    "x-queue-leader-locator",
+];
+
+/// What a queue of that kind understands.
+pub(crate) fn known(kind: QueueKind, profile: Profile) -> Vec<&'static str> {
+    match (kind, profile) {
+        (QueueKind::Quorum, _) => QUORUM.to_vec(),
+        (QueueKind::Classic, Profile::V3_10) => CLASSIC.to_vec(),
+        (QueueKind::Classic, Profile::V4_0) => [CLASSIC, CLASSIC_4].concat(),
+    }
+}
+
+/// Reads the arguments of a queue that is about to be made.
+pub(crate) fn read(
+    name: &str,
+    arguments: &Headers,
+    profile: Profile,
+) -> Result<(QueueKind, Settings), Refusal> {
+    let invalid = |argument: &str, why: String| {
+        Refusal::precondition_failed(format!(
+            "invalid arg '{argument}' for {}: {why}",
+            refusal::queue(name)
+        ))
+    };
+    if let Some(exchange) = arguments.get("x-dead-letter-exchange")
+        && exchange.as_str().is_none()
+    {
+        return Err(Refusal::precondition_failed(format!(
+            "invalid type '{}' for arg 'x-dead-letter-exchange' in {}",
+            type_name(exchange),
+            refusal::queue(name)
+        )));
+    }
+    let kind = kind(arguments).map_err(|why| invalid("x-queue-type", why))?;
+    let Some(kind) = kind else {
+        return Err(Refusal::not_implemented(format!(
+            "{} is a stream, and the embedded broker has none",
+            refusal::queue(name)
+        )));
+    };
+    let known = known(kind, profile);
+    for argument in CHECKED.iter().filter(|argument| known.contains(argument)) {
+        if let Some(value) = arguments.get(argument) {
+            check(argument, value, arguments).map_err(|why| invalid(argument, why))?;
+        }
+    }
+    let all = [CLASSIC, CLASSIC_4, QUORUM, STREAM].concat();
+    for (argument, _) in arguments.iter() {
+        if all.contains(&argument) && !known.contains(&argument) {
+            return Err(Refusal::precondition_failed(format!(
+                "invalid arg '{argument}' for {} of queue type rabbit_{}_queue",
+                refusal::queue(name),
+                kind.as_str()
+            )));
+        }
+    }
+    Ok((kind, settings(kind, arguments, profile)))
+}
+
+/// `None` for a stream.
+fn kind(arguments: &Headers) -> Result<Option<QueueKind>, String> {
+    match arguments.get("x-queue-type") {
+        None => Ok(Some(QueueKind::Classic)),
+        Some(HeaderValue::Text(text)) => match text.as_str() {
+            "classic" => Ok(Some(QueueKind::Classic)),
+            "quorum" => Ok(Some(QueueKind::Quorum)),
+            "stream" => Ok(None),
+            other => Err(format!("\"unsupported queue type '{other}'\"")),
+        },
+        Some(other) => Err(unacceptable(other)),
+    }
+}
+
+fn check(argument: &str, value: &HeaderValue, arguments: &Headers) -> Result<(), String> {
+    match argument {
+        "x-expires" => {
+            if integer(value)? == 0 {
+                return Err("{value_zero,0}".to_owned());
+            }
+            within_ttl(integer(value)?.into()).map(drop)
+        }
+        "x-message-ttl" => within_ttl(integer(value)?.into()).map(drop),
+        "x-dead-letter-routing-key" => {
+            text(value)?;
+            if arguments.contains("x-dead-letter-exchange") {
+                Ok(())
+            } else {
+                Err("routing_key_but_no_dlx_defined".to_owned())
+            }
+        }
+        "x-dead-letter-strategy" => one_of(
+            value,
+            &["at-most-once", "at-least-once"],
+            "invalid_dlx_strategy",
+        ),
+        "x-max-priority" => match natural(value)? {
+            0..=255 => Ok(()),
+            more => Err(format!("{{max_value_exceeded,{more}}}")),
+        },
+        "x-overflow" => one_of(
+            value,
+            &["drop-head", "reject-publish", "reject-publish-dlx"],
+            "invalid_overflow",
+        ),
+        "x-queue-mode" => one_of(value, &["default", "lazy"], "\"unsupported queue mode\""),
+        "x-queue-version" => match natural(value)? {
+            1 | 2 => Ok(()),
+            other => Err(format!("\"unsupported queue version '{other}'\"")),
+        },
+        "x-single-active-consumer" => match value {
+            HeaderValue::Bool(_) => Ok(()),
+            other => Err(unacceptable(other)),
+        },
+        "x-quorum-initial-group-size" => match natural(value)? {
+            0 => Err("{value_zero,0}".to_owned()),
+            _ => Ok(()),
+        },
+        "x-queue-leader-locator" => one_of(
+            value,
+            &["client-local", "balanced", "random", "least-leaders"],
+            "invalid_queue_locator_arg",
+        ),
+        _ => natural(value).map(drop),
+    }
+}
+
+/// What the arguments mean, which have been read or belong to a policy.
+pub(crate) fn settings(kind: QueueKind, arguments: &Headers, profile: Profile) -> Settings {
+    let number = |argument: &str| {
+        let value = arguments.get(argument)?.as_i64()?;
+        u64::try_from(value).ok()
+    };
+    let text = |argument: &str| arguments.get(argument)?.as_str().map(str::to_owned);
+    let overflow = match text("x-overflow").as_deref() {
+        Some("reject-publish") => Overflow::RejectPublish,
+        Some("reject-publish-dlx") if kind == QueueKind::Classic => Overflow::RejectPublishDlx,
+        // A quorum queue logs that it does not know it, and drops from its head.
+        _ => Overflow::DropHead,
+    };
+    Settings {
+        ttl: number("x-message-ttl"),
+        expires: number("x-expires").map(Duration::from_millis),
+        dead_letter_exchange: text("x-dead-letter-exchange"),
+        dead_letter_routing_key: text("x-dead-letter-routing-key"),
+        max_length: number("x-max-length"),
+        max_bytes: number("x-max-length-bytes"),
+        overflow,
+        max_priority: number("x-max-priority").and_then(|most| u8::try_from(most).ok()),
+        single_active: arguments.get("x-single-active-consumer") == Some(&HeaderValue::Bool(true)),
+        delivery_limit: delivery_limit(arguments, profile),
+    }
+}
+
+/// Nobody checks the argument: a text is larger than any number, and only 4.x gives a meaning to a negative one.
+fn delivery_limit(arguments: &Headers, profile: Profile) -> Option<u64> {
+    let Some(value) = arguments.get("x-delivery-limit") else {
+        return profile.delivery_limit();
+    };
+    match (value.as_i64(), profile) {
+        (None, _) => Some(u64::MAX),
+        (Some(limit), Profile::V4_0) if limit < 0 => None,
+        (Some(limit), _) => Some(u64::try_from(limit).unwrap_or(0)),
+    }
+}
+
+fn integer(value: &HeaderValue) -> Result<i64, String> {
+    value
+        .as_i64()
+        .ok_or_else(|| format!("\"expected integer, got {}\"", type_name(value)))
+}
+
+fn natural(value: &HeaderValue) -> Result<i64, String> {
+    match integer(value)? {
+        negative @ ..0 => Err(format!("{{value_negative,{negative}}}")),
+        number => Ok(number),
+    }
+}
+
+fn text(value: &HeaderValue) -> Result<&str, String> {
+    value.as_str().ok_or_else(|| unacceptable(value))
+}
+
+fn one_of(value: &HeaderValue, allowed: &[&str], otherwise: &str) -> Result<(), String> {
+    if allowed.contains(&text(value)?) {
+        Ok(())
+    } else {
+        Err(otherwise.to_owned())
+    }
+}
+
+fn unacceptable(value: &HeaderValue) -> String {
+    format!("{{unacceptable_type,{}}}", type_name(value))
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests;

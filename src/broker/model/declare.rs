@@ -1,0 +1,290 @@
+//! Declaring, checking, binding and deleting.
+
+use super::exchange::{Binding, Exchange};
+use super::profile::Profile;
+use super::queue::Queue;
+use super::refusal::Refusal;
+use super::{LinkId, Moment, QueueId, State, arguments, equivalence, exchange, locked, refusal};
+use crate::message::headers::Headers;
+use crate::topology::declaration::Declaration;
+
+/// The flags of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueueFlags {
+    pub(crate) durable: bool,
+    pub(crate) exclusive: bool,
+    pub(crate) auto_delete: bool,
+}
+
+impl State {
+    pub(crate) fn declare(
+        &mut self,
+        declaration: &Declaration,
+        link: Option<LinkId>,
+        at: Moment,
+    ) -> Result<(), Refusal> {
+        match declaration {
+            Declaration::Exchange {
+                name,
+                kind,
+                durable,
+            } => self.declare_exchange(Exchange::new(name, *kind, *durable)),
+            Declaration::Queue {
+                name,
+                durable,
+                exclusive,
+                auto_delete,
+                arguments,
+            } => {
+                let flags = QueueFlags {
+                    durable: *durable,
+                    exclusive: *exclusive,
+                    auto_delete: *auto_delete,
+                };
+                self.declare_queue(name, flags, arguments, link, at)
+            }
+            Declaration::Binding {
+                queue,
+                exchange,
+                routing_key,
+            } => {
+                let binding = Binding {
+                    queue: queue.clone(),
+                    routing_key: routing_key.clone(),
+                    arguments: Headers::new(),
+                };
+                self.bind(exchange, binding, link)
+            }
+        }
+    }
+
+    /// A passive declaration; whether a binding exists cannot be asked.
+    pub(crate) fn check(
+        &mut self,
+        declaration: &Declaration,
+        link: Option<LinkId>,
+        at: Moment,
+    ) -> Result<(), Refusal> {
+        match declaration {
+            Declaration::Exchange { name, .. } => {
+                check_not_default(name)?;
+                self.exchange(name).map(drop)
+            }
+            Declaration::Queue { name, .. } => self.count(name, link, at).map(drop),
+            Declaration::Binding { .. } => Ok(()),
+        }
+    }
+
+    /// How many messages are ready. Asking is a use of the queue.
+    pub(crate) fn count(
+        &mut self,
+        name: &str,
+        link: Option<LinkId>,
+        at: Moment,
+    ) -> Result<usize, Refusal> {
+        let queue = self.open_queue(name, link)?;
+        queue.last_used = at.now;
+        Ok(queue.ready.len())
+    }
+
+    pub(crate) fn declare_queue(
+        &mut self,
+        name: &str,
+        flags: QueueFlags,
+        arguments: &Headers,
+        link: Option<LinkId>,
+        at: Moment,
+    ) -> Result<(), Refusal> {
+        let id = QueueId(self.id());
+        let generated = format!("amq.gen-{:022}", id.0);
+        let name = match name {
+            "" if arguments.get("x-queue-type").and_then(|kind| kind.as_str())
+                == Some("quorum") =>
+            {
+                return Err(Refusal::precondition_failed(
+                    "Cannot declare a server-named queue for type rabbit_quorum_queue",
+                ));
+            }
+            "" => &generated,
+            reserved if reserved.starts_with("amq.") => {
+                return Err(Refusal::access_refused(format!(
+                    "queue name '{reserved}' contains reserved prefix 'amq.*'"
+                )));
+            }
+            name => name,
+        };
+        self.check_not_lost(name)?;
+        let owner = link.filter(|_| flags.exclusive);
+        // An exclusive queue does not outlive its link, whatever it was declared as.
+        let durable = flags.durable && !flags.exclusive;
+        let mut arguments = arguments.clone();
+        if self.profile == Profile::V4_0 && !arguments.contains("x-queue-type") {
+            arguments.insert("x-queue-type", "classic");
+        }
+        if let Some(existing) = self.queues.get(name) {
+            return check_equivalent(existing, owner, durable, flags, &arguments);
+        }
+        let (kind, settings) = arguments::read(name, &arguments, self.profile)?;
+        if kind == arguments::QueueKind::Quorum {
+            let wrong = [
+                ("auto-delete", flags.auto_delete),
+                ("exclusive-owner", flags.exclusive),
+                ("non-durable", !durable),
+            ];
+            if let Some((property, _)) = wrong.iter().find(|(_, wrong)| *wrong) {
+                return Err(Refusal::precondition_failed(format!(
+                    "invalid property '{property}' for {}",
+                    refusal::queue(name)
+                )));
+            }
+        }
+        let mut queue = Queue::new(id, name, kind, settings, self.profile, at.now);
+        queue.durable = durable;
+        queue.owner = owner;
+        queue.auto_delete = flags.auto_delete;
+        queue.arguments = arguments;
+        self.queues.insert(name.to_owned(), queue);
+        self.apply_policy(name, at);
+        Ok(())
+    }
+
+    pub(crate) fn declare_exchange(&mut self, exchange: Exchange) -> Result<(), Refusal> {
+        let name = &exchange.name;
+        check_not_default(name)?;
+        if let Some(existing) = self.exchanges.get(name) {
+            return exchange::check_equivalent(
+                existing,
+                exchange.kind,
+                exchange.durable,
+                exchange.internal,
+                &exchange.arguments,
+            );
+        }
+        if name.starts_with("amq.") {
+            return Err(Refusal::access_refused(format!(
+                "exchange name '{name}' contains reserved prefix 'amq.*'"
+            )));
+        }
+        if let Some(alternate) = exchange.arguments.get("alternate-exchange")
+            && alternate.as_str().is_none()
+        {
+            return Err(Refusal::precondition_failed(format!(
+                "invalid type for arg 'alternate-exchange' in {}",
+                refusal::exchange(name)
+            )));
+        }
+        self.exchanges.insert(name.clone(), exchange);
+        Ok(())
+    }
+
+    pub(crate) fn bind(
+        &mut self,
+        exchange: &str,
+        binding: Binding,
+        link: Option<LinkId>,
+    ) -> Result<(), Refusal> {
+        check_not_default(exchange)?;
+        self.queue(&binding.queue)?;
+        self.exchange(exchange)?.check(&binding)?;
+        self.open_queue(&binding.queue, link)?;
+        if let Some(exchange) = self.exchanges.get_mut(exchange) {
+            exchange.bind(binding);
+        }
+        Ok(())
+    }
+
+    /// Unbinding what is not bound changes nothing, whether or not there are such a queue and exchange, and whoever owns it.
+    pub(crate) fn unbind(
+        &mut self,
+        exchange: &str,
+        binding: &Binding,
+        link: Option<LinkId>,
+    ) -> Result<(), Refusal> {
+        check_not_default(exchange)?;
+        let known = self.exchanges.get(exchange);
+        if known.is_some_and(|known| known.bindings.contains(binding)) {
+            self.open_queue(&binding.queue, link)?;
+        }
+        if let Some(exchange) = self.exchanges.get_mut(exchange) {
+            exchange.bindings.retain(|other| other != binding);
+        }
+        Ok(())
+    }
+
+    /// Deletes a queue with its messages; deleting what is not there changes nothing.
+    pub(crate) fn delete_queue(
+        &mut self,
+        name: &str,
+        link: Option<LinkId>,
+        at: Moment,
+    ) -> Result<(), Refusal> {
+        if self.queues.contains_key(name) {
+            self.open_queue(name, link)?;
+            self.remove_queue(name);
+            self.settle_down(at);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn delete_exchange(&mut self, name: &str) -> Result<(), Refusal> {
+        check_not_default(name)?;
+        if name.starts_with("amq.") {
+            return Err(Refusal::access_refused(format!(
+                "deletion of system {} not allowed",
+                refusal::exchange(name)
+            )));
+        }
+        self.exchanges.remove(name);
+        Ok(())
+    }
+
+    /// Throws the ready messages away, whoever the queue belongs to; returns how many there were.
+    pub(crate) fn purge(&mut self, name: &str, at: Moment) -> Result<usize, Refusal> {
+        let owner = self.queue(name)?.owner;
+        let queue = self.open_queue(name, owner)?;
+        let ready = queue.ready.len();
+        queue.ready.clear();
+        self.stir(name);
+        self.settle_down(at);
+        Ok(ready)
+    }
+}
+
+fn check_not_default(exchange: &str) -> Result<(), Refusal> {
+    if exchange.is_empty() {
+        return Err(Refusal::access_refused(
+            "operation not permitted on the default exchange",
+        ));
+    }
+    Ok(())
+}
+
+fn check_equivalent(
+    existing: &Queue,
+    owner: Option<LinkId>,
+    durable: bool,
+    flags: QueueFlags,
+    arguments: &Headers,
+) -> Result<(), Refusal> {
+    let name = &existing.name;
+    if owner != existing.owner {
+        return Err(locked(name));
+    }
+    for (argument, received, current) in [
+        ("durable", durable, existing.durable),
+        ("auto_delete", flags.auto_delete, existing.auto_delete),
+    ] {
+        if received != current {
+            return Err(Refusal::precondition_failed(format!(
+                "inequivalent arg '{argument}' for {}: received '{received}' but current is '{current}'",
+                refusal::queue(name)
+            )));
+        }
+    }
+    equivalence::check_equivalent(
+        &refusal::queue(name),
+        &arguments::known(existing.kind, existing.profile),
+        &existing.arguments,
+        arguments,
+    )
+}

@@ -1,0 +1,153 @@
+//! A message as a queue keeps it.
+
+use super::profile::Profile;
+use super::refusal::Refusal;
+use crate::message::headers::{HeaderValue, Headers};
+use crate::message::properties::Properties;
+use crate::transport::{Body, Outgoing};
+
+/// The longest time to live, in milliseconds: ten years.
+pub(crate) const LONGEST_TTL: i128 = 315_360_000_000;
+
+/// The only user there is.
+const USER: &str = "guest";
+
+/// What stays the same while a message is in a queue; shared by the queues that it was routed to.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Message {
+    pub(crate) exchange: String,
+    /// The one it was published with, then those of its headers `CC` and `BCC`.
+    pub(crate) routing_keys: Vec<String>,
+    /// Those of `BCC`, which nobody may see.
+    pub(crate) blind_keys: Vec<String>,
+    pub(crate) properties: Properties,
+    pub(crate) headers: Headers,
+    pub(crate) body: Body,
+    /// The broker's own record on 4.x, newest first: the queue, the reason, and the entry in `x-death`.
+    pub(crate) deaths: Vec<Death>,
+    /// On 4.x a quorum queue hands the count of failed deliveries on to the next one.
+    pub(crate) failed_deliveries: u64,
+}
+
+/// One entry of the broker's own record.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Death {
+    pub(crate) queue: String,
+    pub(crate) reason: &'static str,
+    pub(crate) entry: Headers,
+}
+
+impl Message {
+    /// What was published, unless its own fields are wrong.
+    pub(crate) fn published(outgoing: &Outgoing, profile: Profile) -> Result<Self, Refusal> {
+        let properties = &outgoing.properties;
+        let (size, largest) = (outgoing.body.len(), profile.max_message_size());
+        if size > largest {
+            return Err(Refusal::precondition_failed(format!(
+                "message size {size} is larger than configured max size {largest}"
+            )));
+        }
+        if let Some(user) = properties.user_id.as_deref().filter(|user| *user != USER) {
+            return Err(Refusal::precondition_failed(format!(
+                "user_id property set to '{user}' but authenticated user was '{USER}'"
+            )));
+        }
+        if properties.reply_to.as_deref() == Some("amq.rabbitmq.reply-to") {
+            return Err(Refusal::precondition_failed(
+                "fast reply consumer does not exist",
+            ));
+        }
+        let ttl = properties.expiration.as_ref().map(|text| {
+            milliseconds(text).map_err(|why| {
+                Refusal::precondition_failed(format!("invalid expiration '{text}': {why}"))
+            })
+        });
+        let ttl = ttl.transpose()?;
+        let mut headers = outgoing.headers.clone();
+        let copied = keys(&headers, "CC")?;
+        let blind_keys = keys(&headers, "BCC")?;
+        headers.remove("BCC");
+        let mut routing_keys = vec![outgoing.routing_key.clone()];
+        routing_keys.extend(copied);
+        routing_keys.extend(blind_keys.iter().cloned());
+        let mut properties = properties.clone();
+        if profile == Profile::V4_0 {
+            // It is kept as a number, and written anew.
+            properties.expiration = ttl.map(|millis| millis.to_string());
+        }
+        Ok(Self {
+            exchange: outgoing.exchange.clone(),
+            routing_keys,
+            blind_keys,
+            properties,
+            headers,
+            body: outgoing.body.clone(),
+            deaths: Vec::new(),
+            failed_deliveries: 0,
+        })
+    }
+
+    /// The key that deliveries show.
+    pub(crate) fn routing_key(&self) -> &str {
+        self.routing_keys.first().map_or("", String::as_str)
+    }
+
+    /// Its own time to live, in milliseconds.
+    pub(crate) fn ttl(&self) -> Option<u64> {
+        milliseconds(self.properties.expiration.as_deref()?).ok()
+    }
+
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.properties.delivery_mode == Some(2)
+    }
+}
+
+/// The text keys in the array `header`; values of other types in it are passed over.
+pub(crate) fn keys(headers: &Headers, header: &str) -> Result<Vec<String>, Refusal> {
+    match headers.get(header) {
+        None => Ok(Vec::new()),
+        Some(HeaderValue::Array(values)) => Ok(values
+            .iter()
+            .filter_map(|value| value.as_str().map(str::to_owned))
+            .collect()),
+        Some(_) => Err(Refusal::precondition_failed(format!(
+            "invalid message: {{unacceptable_type_in_header,\"{header}\"}}"
+        ))),
+    }
+}
+
+/// A time to live as text, read as RabbitMQ reads it: a sign is allowed, anything behind the digits is not.
+pub(crate) fn milliseconds(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let end = digits
+        .find(|char: char| !char.is_ascii_digit())
+        .unwrap_or(digits.len());
+    if end == 0 {
+        return Err("no_integer".to_owned());
+    }
+    if end < digits.len() {
+        return Err(format!("{{leftover_string,\"{}\"}}", &digits[end..]));
+    }
+    // More digits than that are too large whatever they say.
+    let number: i128 = text.parse().unwrap_or(LONGEST_TTL + 1);
+    within_ttl(number)
+}
+
+/// A number as a time to live.
+pub(crate) fn within_ttl(number: i128) -> Result<u64, String> {
+    if number < 0 {
+        return Err(format!("{{value_negative,{number}}}"));
+    }
+    match u64::try_from(number) {
+        Ok(millis) if number <= LONGEST_TTL => Ok(millis),
+        _ => Err(format!("{{value_too_large,{number}}}")),
+    }
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed step is a failed test"
+)]
+mod tests;

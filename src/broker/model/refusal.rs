@@ -1,0 +1,82 @@
+//! Why RabbitMQ closes a channel or a connection, in its own words.
+
+/// Why the broker closes a channel, or the connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// AMQP's reply code.
+    pub(crate) code: u16,
+    /// The broker's text.
+    pub(crate) text: String,
+}
+
+impl Refusal {
+    pub(crate) fn access_refused(why: impl AsRef<str>) -> Self {
+        Self::new(403, "ACCESS_REFUSED", why.as_ref())
+    }
+
+    pub(crate) fn not_found(why: impl AsRef<str>) -> Self {
+        Self::new(404, "NOT_FOUND", why.as_ref())
+    }
+
+    pub(crate) fn resource_locked(why: impl AsRef<str>) -> Self {
+        Self::new(405, "RESOURCE_LOCKED", why.as_ref())
+    }
+
+    pub(crate) fn precondition_failed(why: impl AsRef<str>) -> Self {
+        Self::new(406, "PRECONDITION_FAILED", why.as_ref())
+    }
+
+    pub(crate) fn not_implemented(why: impl AsRef<str>) -> Self {
+        Self::new(540, "NOT_IMPLEMENTED", why.as_ref())
+    }
+
+    pub(crate) fn internal_error(why: impl AsRef<str>) -> Self {
+        Self::new(541, "INTERNAL_ERROR", why.as_ref())
+    }
+
+    /// A code that a test asked for.
+    pub(crate) fn with_code(code: u16, why: &str) -> Self {
+        let name = match code {
+            403 => "ACCESS_REFUSED",
+            404 => "NOT_FOUND",
+            405 => "RESOURCE_LOCKED",
+            406 => "PRECONDITION_FAILED",
+            540 => "NOT_IMPLEMENTED",
+            _ => "INTERNAL_ERROR",
+        };
+        Self::new(code, name, why)
+    }
+
+    /// Whether it ends the connection. AMQP has two kinds of codes; those of the other kind end a channel.
+    pub(crate) fn ends_link(&self) -> bool {
+        matches!(self.code, 320 | 402 | 501..=506 | 530 | 540 | 541)
+    }
+
+    fn new(code: u16, name: &str, why: &str) -> Self {
+        let mut text = format!("{name} - {why}");
+        // A reply text is a short string.
+        text.truncate(text.floor_char_boundary(255));
+        Self { code, text }
+    }
+}
+
+/// A queue as RabbitMQ names it.
+pub(crate) fn queue(name: &str) -> String {
+    format!("queue '{name}' in vhost '/'")
+}
+
+/// An exchange as RabbitMQ names it.
+pub(crate) fn exchange(name: &str) -> String {
+    format!("exchange '{name}' in vhost '/'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_to_what_a_frame_can_say() {
+        let refusal = Refusal::not_found("ä".repeat(200));
+        assert_eq!(refusal.text.len(), 254, "the last ä does not fit");
+    }
+}

@@ -1,0 +1,335 @@
+//! What the comparison with real brokers has brought to light.
+
+use super::*;
+use crate::topology::declaration::ExchangeKind;
+
+fn texts(broker: &Broker, queue: &str) -> Vec<String> {
+    let messages = broker.messages(queue);
+    messages
+        .iter()
+        .map(|message| message.text().into())
+        .collect()
+}
+
+#[test]
+fn unbinding_what_is_not_there_is_no_error() {
+    let broker = broker();
+    broker.unbind("q", "x", "k", &Headers::new()).unwrap();
+    let mut link = dial(&broker);
+    channel(&mut link).declare(&exclusive("q")).unwrap();
+    broker
+        .unbind("q", "amq.topic", "k", &Headers::new())
+        .unwrap();
+}
+
+#[test]
+fn a_binding_is_looked_at_before_the_owner_of_its_queue() {
+    let broker = broker();
+    let mut link = dial(&broker);
+    channel(&mut link).declare(&exclusive("q")).unwrap();
+    broker
+        .declare_exchange("x", ExchangeKind::Headers, &Headers::new())
+        .unwrap();
+    let nonsense: Headers = [("x-match", "none")].into_iter().collect();
+    let refused = broker.bind("q", "x", "", &nonsense).unwrap_err();
+    assert!(refused.is_precondition_failed(), "{refused}");
+    let refused = broker.bind("q", "x", "", &Headers::new()).unwrap_err();
+    assert!(refused.is_access_refused(), "{refused}");
+}
+
+#[test]
+fn a_full_queue_takes_everything_back_before_it_drops_anything() {
+    for (kind, dead) in [("classic", ["a", "b"]), ("quorum", ["b", "a"])] {
+        assert_eq!(dropped_by(kind), dead, "{kind}");
+    }
+}
+
+/// What a queue of that kind drops when a channel gives back "a" and "b", and only "c" is room for.
+fn dropped_by(kind: &'static str) -> Vec<String> {
+    let broker = broker();
+    let (mut dying, mut living) = (dial(&broker), dial(&broker));
+    let (one, other) = (channel(&mut dying), channel(&mut living));
+    other.declare(&queue("dead")).unwrap();
+    let limited = [
+        ("x-queue-type", kind.into()),
+        ("x-max-length", HeaderValue::I64(1)),
+        ("x-dead-letter-exchange", "".into()),
+        ("x-dead-letter-routing-key", "dead".into()),
+    ];
+    other.declare(&with("q", limited)).unwrap();
+    publish(&*other, "q", ["a"]);
+    one.pull("q").unwrap().unwrap();
+    publish(&*other, "q", ["b"]);
+    one.pull("q").unwrap().unwrap();
+    publish(&*other, "q", ["c"]);
+    one.pull("q").unwrap().unwrap();
+    one.close().unwrap();
+    assert_eq!(texts(&broker, "q"), ["c"]);
+    texts(&broker, "dead")
+}
+
+#[test]
+fn a_consumer_that_was_full_goes_to_the_end_of_the_line() {
+    for declaration in [queue("q"), quorum("q")] {
+        let broker = broker();
+        let mut link = dial(&broker);
+        let (one, two) = (channel(&mut link), channel(&mut link));
+        one.declare(&declaration).unwrap();
+        for channel in [&one, &two] {
+            channel.limit_prefetch(1).unwrap();
+        }
+        let first = one.subscribe("q").unwrap();
+        publish(&*one, "q", ["a"]);
+        let tag = delivery(&*first).tag;
+        let second = two.subscribe("q").unwrap();
+        publish(&*one, "q", ["b", "c"]);
+        assert_eq!(text(&delivery(&*second)), "b");
+        // Its turn came and went; "c" waits for whoever is free.
+        two.ack(1, false).unwrap();
+        assert_eq!(text(&delivery(&*second)), "c");
+        two.ack(2, false).unwrap();
+        one.ack(tag, false).unwrap();
+        publish(&*one, "q", ["d"]);
+        assert_eq!(text(&delivery(&*second)), "d");
+    }
+}
+
+#[test]
+fn in_3_10_a_message_that_came_back_too_often_makes_room_for_two() {
+    for (profile, handed_out) in [(Profile::V3_10, 2), (Profile::V4_0, 1)] {
+        let broker = broker_of(profile);
+        let mut link = dial(&broker);
+        let consuming = channel(&mut link);
+        let limited = [
+            ("x-queue-type", "quorum".into()),
+            ("x-delivery-limit", HeaderValue::I64(0)),
+        ];
+        consuming.declare(&with("q", limited)).unwrap();
+        consuming.limit_prefetch(1).unwrap();
+        let subscription = consuming.subscribe("q").unwrap();
+        publish(&*consuming, "q", ["a"]);
+        let tag = delivery(&*subscription).tag;
+        consuming.nack(tag).unwrap();
+        publish(&*consuming, "q", ["b", "c", "d"]);
+        let handed = std::iter::from_fn(|| subscription.next()).count();
+        assert_eq!(handed, handed_out, "{profile}");
+    }
+}
+
+#[test]
+fn in_3_10_the_next_single_active_consumer_waits_for_something_to_happen() {
+    for profile in [Profile::V3_10, Profile::V4_0] {
+        let broker = broker_of(profile);
+        let mut link = dial(&broker);
+        let consuming = channel(&mut link);
+        let single = [("x-single-active-consumer", true.into())];
+        consuming.declare(&with("q", single)).unwrap();
+        consuming.limit_prefetch(1).unwrap();
+        let first = consuming.subscribe("q").unwrap();
+        let second = consuming.subscribe("q").unwrap();
+        publish(&*consuming, "q", ["a", "b"]);
+        delivery(&*first);
+        first.cancel().unwrap();
+        let is_handed_on = second.next().is_some();
+        assert_eq!(is_handed_on, profile == Profile::V4_0, "{profile}");
+        if !is_handed_on {
+            consuming.ack(1, false).unwrap();
+            assert!(second.next().is_none(), "that was no consumer's room");
+            channel(&mut link).subscribe("q").unwrap();
+            assert_eq!(text(&delivery(&*second)), "b");
+        }
+    }
+}
+
+#[test]
+fn a_queue_hands_out_what_is_ready_before_its_own_dead_letter_is_back() {
+    let limit = ("x-max-length", HeaderValue::I64(1));
+    let rejecting = ("x-overflow", "reject-publish".into());
+    let priorities = ("x-max-priority", HeaderValue::I64(10));
+    for profile in [Profile::V3_10, Profile::V4_0] {
+        for kind in [
+            vec![limit.clone()],
+            vec![limit.clone(), rejecting.clone()],
+            vec![priorities.clone()],
+        ] {
+            let case = format!("{kind:?} on {profile}");
+            let broker = broker_of(profile);
+            let mut link = dial(&broker);
+            let channel = channel(&mut link);
+            let to_itself = ("x-dead-letter-exchange", "".into());
+            let arguments = kind.into_iter().chain([to_itself]);
+            channel.declare(&with("q", arguments)).unwrap();
+            channel.limit_prefetch(1).unwrap();
+            let consumer = channel.subscribe("q").unwrap();
+            let mut urgent = message("", "q", "a");
+            urgent.properties.priority = Some(5);
+            channel.publish(&urgent).unwrap();
+            publish(&*channel, "q", ["b"]);
+            channel.reject(delivery(&*consumer).tag).unwrap();
+            assert_eq!(text(&delivery(&*consumer)), "b", "{case}");
+            assert_eq!(texts(&broker, "q"), ["a"], "{case}");
+        }
+    }
+}
+
+#[test]
+fn what_an_ending_channel_only_fetched_comes_back_after_what_its_consumers_make_dead_letters() {
+    for profile in [Profile::V3_10, Profile::V4_0] {
+        for kind in ["classic", "quorum"] {
+            let broker = broker_of(profile);
+            let mut link = dial(&broker);
+            let (ending, watching) = (channel(&mut link), channel(&mut link));
+            let of_kind = [("x-queue-type", kind.into())];
+            watching.declare(&with("q0", of_kind)).unwrap();
+            let to_other = [
+                ("x-max-length", HeaderValue::I64(0)),
+                ("x-dead-letter-exchange", "".into()),
+                ("x-dead-letter-routing-key", "q0".into()),
+            ];
+            watching.declare(&with("q1", to_other)).unwrap();
+            publish(&*watching, "q0", ["fetched"]);
+            ending.pull("q0").unwrap().unwrap();
+            let watcher = watching.subscribe("q0").unwrap();
+            let consumer = ending.subscribe("q1").unwrap();
+            publish(&*watching, "q1", ["consumed"]);
+            delivery(&*consumer);
+            assert_eq!(code(&ending.pull("missing").unwrap_err()), 404);
+            let order = [(); 2].map(|()| text(&delivery(&*watcher)));
+            assert_eq!(order, ["consumed", "fetched"], "{kind} on {profile}");
+        }
+    }
+}
+
+#[test]
+fn an_error_of_the_hard_kind_ends_the_whole_link() {
+    let broker = broker();
+    let (mut one, mut other) = (dial(&broker), dial(&broker));
+    let (asking, beside) = (channel(&mut one), channel(&mut one));
+    let elsewhere = channel(&mut other);
+    elsewhere.declare(&queue("q")).unwrap();
+    let subscription = beside.subscribe("q").unwrap();
+    publish(&*elsewhere, "q", ["a"]);
+    delivery(&*subscription);
+    let stream = with("s", [("x-queue-type", "stream".into())]);
+    let is_closed = |failure: &Failure| match failure {
+        Failure::Lost(why) => why.contains("540 NOT_IMPLEMENTED"),
+        _ => false,
+    };
+    let failure = asking.declare(&stream).unwrap_err();
+    assert!(is_closed(&failure), "{failure:?}");
+    match incoming(&*subscription) {
+        Incoming::Ended(failure) => assert!(is_closed(&failure), "{failure:?}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(
+        one.link.open_channel(),
+        Err(failure) if is_closed(&failure)
+    ));
+    assert!(event(&*one.link).is_err());
+    assert_eq!(elsewhere.count("q"), Ok(1), "what it held is back");
+}
+
+#[test]
+fn channels_are_closed_with_their_link_by_a_code_of_the_hard_kind() {
+    let broker = broker();
+    let mut dialled = dial(&broker);
+    let (one, other) = (channel(&mut dialled), channel(&mut dialled));
+    one.declare(&queue("q")).unwrap();
+    let (first, second) = (one.subscribe("q").unwrap(), other.subscribe("q").unwrap());
+    assert_eq!(broker.close_channels("q", 541), 2);
+    for subscription in [first, second] {
+        assert!(matches!(
+            incoming(&*subscription),
+            Incoming::Ended(Failure::Lost(_))
+        ));
+    }
+    assert!(broker.connections().is_empty());
+}
+
+/// A channel uses a queue, which another client replaces by one of the other kind; whether the channel can publish to that.
+fn gets_on_with_the_next(profile: Profile, kind: &str, use_it: impl Fn(&dyn Channel)) -> bool {
+    let broker = broker_of(profile);
+    let declare = |kind: &str| {
+        let arguments = [("x-queue-type", kind)].into_iter().collect();
+        broker.declare_queue("q", &arguments).unwrap();
+    };
+    declare(kind);
+    let mut link = dial(&broker);
+    let (using, beside) = (channel(&mut link), channel(&mut link));
+    publish(&*beside, "q", ["first"]);
+    use_it(&*using);
+    broker.delete_queue("q");
+    declare(if kind == "quorum" {
+        "classic"
+    } else {
+        "quorum"
+    });
+    publish(&*using, "q", ["next"]);
+    match beside.count("q") {
+        Ok(count) => count == 1,
+        Err(failure) => {
+            assert!(matches!(failure, Failure::Lost(_)), "{failure:?}");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_channel_that_was_not_told_of_the_end_of_a_queue_falls_over_the_next_one() {
+    let fetch = |channel: &dyn Channel| {
+        let fetched = channel.pull("q").unwrap().unwrap();
+        channel.ack(fetched.tag, false).unwrap();
+    };
+    let consume = |channel: &dyn Channel| {
+        let subscription = channel.subscribe("q").unwrap();
+        channel.ack(delivery(&*subscription).tag, false).unwrap();
+    };
+    for profile in [Profile::V3_10, Profile::V4_0] {
+        assert!(!gets_on_with_the_next(profile, "quorum", fetch));
+        assert!(!gets_on_with_the_next(profile, "quorum", consume));
+        assert!(gets_on_with_the_next(profile, "classic", consume));
+        let is_told = gets_on_with_the_next(profile, "classic", fetch);
+        assert_eq!(is_told, profile == Profile::V4_0, "{profile}");
+    }
+}
+
+#[test]
+fn a_channel_is_told_of_the_end_of_a_queue_that_it_publishes_to_or_holds_messages_of() {
+    let publish = |channel: &dyn Channel| publish(channel, "q", ["more"]);
+    let hold = |channel: &dyn Channel| drop(channel.pull("q").unwrap().unwrap());
+    for profile in [Profile::V3_10, Profile::V4_0] {
+        assert!(gets_on_with_the_next(profile, "quorum", publish));
+        assert!(gets_on_with_the_next(profile, "quorum", hold));
+        assert!(gets_on_with_the_next(profile, "classic", publish));
+    }
+}
+
+#[test]
+fn what_came_back_too_often_is_dead_lettered_after_what_it_made_too_much() {
+    let broker = broker();
+    let (mut dying, mut living) = (dial(&broker), dial(&broker));
+    let (one, other) = (channel(&mut dying), channel(&mut living));
+    other.declare(&queue("dead")).unwrap();
+    let limited = [
+        ("x-queue-type", "quorum".into()),
+        ("x-max-length", HeaderValue::I64(1)),
+        ("x-delivery-limit", HeaderValue::I64(1)),
+        ("x-dead-letter-exchange", "".into()),
+        ("x-dead-letter-routing-key", "dead".into()),
+    ];
+    other.declare(&with("q", limited)).unwrap();
+    let subscription = one.subscribe("q").unwrap();
+    for body in ["a", "b", "c"] {
+        publish(&*other, "q", [body]);
+        delivery(&*subscription);
+    }
+    for tag in [1, 2] {
+        one.nack(tag).unwrap();
+        delivery(&*subscription);
+    }
+    publish(&*other, "q", ["d"]);
+    delivery(&*subscription);
+    dying.kill.throw();
+    assert_eq!(texts(&broker, "q"), ["d"]);
+    assert_eq!(texts(&broker, "dead"), ["c", "a", "b"]);
+}

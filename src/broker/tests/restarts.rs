@@ -1,0 +1,215 @@
+//! What a restart does to waits that end meanwhile: no quorum queue has a leader yet when they are sent home.
+
+use super::*;
+use crate::time::clock::{Clock, TestClock, Timer, monotonic};
+use crate::time::threads;
+use crate::topology::declaration::ExchangeKind;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Queues `q` (quorum) and `c` (classic), with a classic rung of 60 s for each by the default exchange and another by a
+/// direct one, and a quorum rung for each; a message in each rung.
+struct Waiting {
+    broker: Broker,
+    clock: TestClock,
+}
+
+impl Waiting {
+    fn new(profile: Profile) -> Self {
+        let clock = TestClock::new();
+        let broker = Broker::start("restarted", profile, Arc::new(clock.clone())).unwrap();
+        broker
+            .declare_exchange("home", ExchangeKind::Direct, &Headers::new())
+            .unwrap();
+        let waiting = Self { broker, clock };
+        for (home, kind) in [("q", "quorum"), ("c", "classic")] {
+            waiting.declare(home, [("x-queue-type", kind.into())]);
+            waiting
+                .broker
+                .bind(home, "home", home, &Headers::new())
+                .unwrap();
+            waiting.rung(&format!("{home}.default"), "classic", "", home);
+            waiting.rung(&format!("{home}.direct"), "classic", "home", home);
+            waiting.rung(&format!("{home}.quorum"), "quorum", "home", home);
+        }
+        waiting
+    }
+
+    fn declare<const N: usize>(&self, name: &str, arguments: [(&'static str, HeaderValue); N]) {
+        let arguments = arguments.into_iter().collect();
+        self.broker.declare_queue(name, &arguments).unwrap();
+    }
+
+    fn rung(&self, name: &str, kind: &str, exchange: &str, home: &str) {
+        self.declare(
+            name,
+            [
+                ("x-queue-type", kind.into()),
+                ("x-message-ttl", 60_000_i64.into()),
+                ("x-dead-letter-exchange", exchange.into()),
+                ("x-dead-letter-routing-key", home.into()),
+            ],
+        );
+        self.publish(name);
+    }
+
+    fn publish(&self, queue: &str) {
+        let properties = Properties {
+            delivery_mode: Some(2),
+            ..Properties::default()
+        };
+        self.broker
+            .publish("", queue, properties, Headers::new(), queue)
+            .unwrap();
+    }
+
+    fn home(&self, queue: &str) -> Vec<String> {
+        let messages = self.broker.messages(queue);
+        let mut bodies: Vec<_> = messages.iter().map(|m| m.text().into_owned()).collect();
+        bodies.sort();
+        bodies
+    }
+}
+
+const PROFILES: [Profile; 2] = [Profile::V3_10, Profile::V4_0];
+
+#[test]
+fn waits_that_end_while_the_broker_is_down_come_home_to_classic_queues_alone() {
+    for profile in PROFILES {
+        let waiting = Waiting::new(profile);
+        waiting.broker.stop();
+        waiting.clock.advance(MINUTE);
+        assert_eq!(waiting.broker.queue("c.direct").unwrap().ready, 1);
+        waiting.broker.start_again();
+        assert_eq!(waiting.home("c"), ["c.default", "c.direct", "c.quorum"]);
+        assert_eq!(waiting.home("q"), ["q.quorum"]);
+        assert_eq!(waiting.broker.queue("q.direct").unwrap().ready, 0);
+        // From then on everything is as ever.
+        waiting.publish("q.direct");
+        waiting.clock.advance(MINUTE);
+        assert_eq!(waiting.home("q"), ["q.direct", "q.quorum"]);
+    }
+}
+
+#[test]
+fn waits_that_outlast_the_downtime_come_home() {
+    for profile in PROFILES {
+        let waiting = Waiting::new(profile);
+        waiting.broker.restart();
+        waiting.broker.stop();
+        waiting.clock.advance(MINUTE - Duration::from_millis(1));
+        waiting.broker.start_again();
+        assert!(waiting.home("q").is_empty() && waiting.home("c").is_empty());
+        waiting.clock.advance(Duration::from_millis(1));
+        assert_eq!(waiting.home("q"), ["q.default", "q.direct", "q.quorum"]);
+        assert_eq!(waiting.home("c"), ["c.default", "c.direct", "c.quorum"]);
+    }
+}
+
+#[test]
+fn what_goes_on_from_queue_to_queue_at_the_start_comes_to_no_quorum_queue() {
+    let waiting = Waiting::new(Profile::V4_0);
+    let at_once = [
+        ("x-message-ttl", 0_i64.into()),
+        ("x-dead-letter-exchange", "home".into()),
+        ("x-dead-letter-routing-key", "both".into()),
+    ];
+    waiting.declare("between", at_once);
+    for home in ["q", "c"] {
+        waiting
+            .broker
+            .bind(home, "home", "both", &Headers::new())
+            .unwrap();
+    }
+    waiting.rung("far", "classic", "", "between");
+    waiting.broker.stop();
+    waiting.clock.advance(MINUTE);
+    waiting.broker.start_again();
+    assert_eq!(
+        waiting.home("c"),
+        ["c.default", "c.direct", "c.quorum", "far"]
+    );
+    assert_eq!(waiting.home("q"), ["q.quorum"]);
+}
+
+#[test]
+fn an_unused_classic_queue_is_given_its_whole_time_at_the_start_and_a_quorum_queue_is_not() {
+    let waiting = Waiting::new(Profile::V4_0);
+    for kind in ["classic", "quorum"] {
+        let arguments = [
+            ("x-queue-type", kind.into()),
+            ("x-expires", 60_000_i64.into()),
+        ];
+        waiting.declare(&format!("unused.{kind}"), arguments);
+    }
+    let exists = |kind: &str| waiting.broker.queue(&format!("unused.{kind}")).is_some();
+    waiting.broker.stop();
+    waiting.clock.advance(2 * MINUTE);
+    assert!(exists("classic") && exists("quorum"));
+    waiting.broker.start_again();
+    assert!(!exists("quorum"));
+    waiting.clock.advance(MINUTE - Duration::from_millis(1));
+    assert!(exists("classic"));
+    waiting.clock.advance(Duration::from_millis(1));
+    assert!(!exists("classic"));
+}
+
+/// A clock that moves on whenever somebody looks at it.
+#[derive(Debug)]
+struct Restless {
+    began: Instant,
+    looks: AtomicU32,
+}
+
+impl Clock for Restless {
+    fn now(&self) -> Instant {
+        let looks = self.looks.fetch_add(1, Ordering::SeqCst);
+        self.began + Duration::from_millis(looks.into())
+    }
+
+    fn epoch_millis(&self) -> i64 {
+        0
+    }
+
+    fn at(&self, _due: Instant) -> Timer {
+        Timer::never()
+    }
+
+    fn chance(&self) -> f64 {
+        0.5
+    }
+
+    fn spawn(&self, name: String, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        threads::spawn(None, name, work)
+    }
+}
+
+#[test]
+fn no_wait_ends_in_the_middle_of_a_restart() {
+    let clock = Restless {
+        began: monotonic(),
+        looks: AtomicU32::new(0),
+    };
+    let broker = Broker::start("restless", Profile::V4_0, Arc::new(clock)).unwrap();
+    let clock = TestClock::new();
+    let waiting = Waiting { broker, clock };
+    waiting.declare("q", [("x-queue-type", "quorum".into())]);
+    waiting.declare(
+        "rung",
+        [
+            ("x-message-ttl", 4_i64.into()),
+            ("x-dead-letter-exchange", "".into()),
+            ("x-dead-letter-routing-key", "q".into()),
+        ],
+    );
+    for sent in 1..=50 {
+        waiting.publish("rung");
+        for _ in 0..6 {
+            waiting.broker.restart();
+        }
+        assert_eq!(waiting.home("q").len(), sent);
+    }
+}

@@ -1,0 +1,369 @@
+//! The transport's traits over a broker in memory.
+
+use super::model::{ChannelId, ConsumerId, LinkId};
+use super::server::broker::Broker;
+use super::server::connection::{Answer, Ending, Operation, Wire};
+use crate::time::clock::monotonic;
+use crate::topology::declaration::Declaration;
+use crate::transport::{
+    Activity, Channel, Confirm, Confirms, Delivery, Dialled, Failure, Gone, Incoming, KillSwitch,
+    Link, LinkEvent, Outgoing, Returned, Subscription, Transport,
+};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Select, TryRecvError, bounded, unbounded};
+use std::cell::Cell;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// What RabbitMQ offers and clients take.
+const FRAME_MAX: usize = 131_072;
+
+/// A way to a broker in memory.
+#[derive(Clone, Debug)]
+pub(crate) struct MemoryTransport {
+    pub(crate) broker: Broker,
+    /// How often each side shows that it is there; zero is never. A frozen broker is given up after two of them.
+    pub(crate) heartbeat: Duration,
+    /// How many channels a link may have.
+    pub(crate) channel_max: u16,
+}
+
+impl Transport for MemoryTransport {
+    fn dial(&self, limit: Instant, armed: &dyn Fn(KillSwitch)) -> Result<Dialled, String> {
+        let activity = Activity::new(self.heartbeat);
+        let (events, happened) = unbounded();
+        let ending = Ending::default();
+        let wire = Wire::new(events, ending.clone(), activity.clone(), self.heartbeat);
+        let link = self.broker.with(|hub, _| {
+            hub.attempts += 1;
+            hub.faults.check_connect()?;
+            let link = hub.state.open_link();
+            hub.wires.insert(link, wire);
+            Ok::<_, String>(link)
+        })?;
+        let kill = kill_switch(&self.broker, link);
+        armed(kill.clone());
+        let memory_link = MemoryLink {
+            handle: Handle {
+                broker: self.broker.clone(),
+                link,
+                ending,
+            },
+            events: happened,
+            channel_max: self.channel_max,
+        };
+        memory_link.connect(limit)?;
+        Ok(Dialled {
+            link: Box::new(memory_link),
+            kill,
+            frame_max: FRAME_MAX,
+            activity,
+        })
+    }
+
+    fn address(&self) -> String {
+        format!("memory://{}", self.broker.name())
+    }
+}
+
+fn kill_switch(broker: &Broker, link: LinkId) -> KillSwitch {
+    let broker = broker.clone();
+    KillSwitch::new(move || broker.with(|hub, _| hub.kill(link, "this side cut it off")))
+}
+
+/// How a link reaches its broker.
+#[derive(Clone, Debug)]
+struct Handle {
+    broker: Broker,
+    link: LinkId,
+    ending: Ending,
+}
+
+impl Handle {
+    fn lost(&self) -> Failure {
+        let ended = self.ending.take();
+        ended.unwrap_or_else(|| Failure::Lost("the connection is gone".to_owned()))
+    }
+
+    /// Asks, and waits until the broker answers or the link is gone.
+    fn call(&self, channel: Option<ChannelId>, operation: Operation) -> Result<Answer, Failure> {
+        let answer = self.ask(channel, operation)?;
+        answer.recv().unwrap_or_else(|_| Err(self.lost()))
+    }
+
+    fn ask(
+        &self,
+        channel: Option<ChannelId>,
+        operation: Operation,
+    ) -> Result<Receiver<Result<Answer, Failure>>, Failure> {
+        let (reply, answer) = bounded(1);
+        if self.ending.is_set() {
+            return Err(self.lost());
+        }
+        self.broker
+            .with(|hub, _| hub.submit(self.link, channel, operation, Some(reply)));
+        Ok(answer)
+    }
+
+    /// Tells, and waits for nothing.
+    fn tell(&self, channel: Option<ChannelId>, operation: Operation) {
+        self.broker
+            .with(|hub, _| hub.submit(self.link, channel, operation, None));
+    }
+}
+
+struct MemoryLink {
+    handle: Handle,
+    events: Receiver<LinkEvent>,
+    channel_max: u16,
+}
+
+impl MemoryLink {
+    fn connect(&self, limit: Instant) -> Result<(), String> {
+        let answer = self.handle.ask(None, Operation::Connect);
+        let answer = answer.map_err(|failure| failure.to_string())?;
+        match answer.recv_deadline(limit.max(monotonic())) {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(failure)) => Err(failure.to_string()),
+            Err(RecvTimeoutError::Timeout) => Err("no connection within the limit".to_owned()),
+            Err(RecvTimeoutError::Disconnected) => Err(self.handle.lost().to_string()),
+        }
+    }
+}
+
+impl fmt::Debug for MemoryLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MemoryLink")
+            .field(&self.handle.link)
+            .finish()
+    }
+}
+
+impl Link for MemoryLink {
+    fn open_channel(&mut self) -> Result<Box<dyn Channel>, Failure> {
+        let link = self.handle.link;
+        let open = self.handle.broker.look(|hub| {
+            let wire = hub.wires.get(&link)?;
+            Some(wire.client.as_ref()?.ports.len())
+        });
+        if open.is_some_and(|open| open >= usize::from(self.channel_max)) {
+            return Err(Failure::NoChannelLeft);
+        }
+        match self.handle.call(None, Operation::OpenChannel)? {
+            Answer::Channel(id, ending) => Ok(Box::new(MemoryChannel {
+                handle: self.handle.clone(),
+                id,
+                ending,
+                is_closed: Cell::new(false),
+            })),
+            _ => Err(self.handle.lost()),
+        }
+    }
+
+    fn watch<'s>(&'s self, select: &mut Select<'s>) -> usize {
+        select.recv(&self.events)
+    }
+
+    fn next_event(&self) -> Result<Option<LinkEvent>, Gone> {
+        match self.events.try_recv() {
+            Ok(event) => Ok(Some(event)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(Gone),
+        }
+    }
+
+    fn close(self: Box<Self>) -> Result<(), String> {
+        match self.handle.call(None, Operation::CloseLink) {
+            Ok(_) => Ok(()),
+            Err(failure) => Err(failure.into_reason()),
+        }
+    }
+}
+
+impl Drop for MemoryLink {
+    /// Nobody waits for a link that is dropped.
+    fn drop(&mut self) {
+        let link = self.handle.link;
+        let broker = &self.handle.broker;
+        broker.with(|hub, _| hub.kill(link, "the connection was closed"));
+    }
+}
+
+struct MemoryChannel {
+    handle: Handle,
+    id: ChannelId,
+    ending: Ending,
+    is_closed: Cell<bool>,
+}
+
+impl MemoryChannel {
+    fn call(&self, operation: Operation) -> Result<Answer, Failure> {
+        self.check()?;
+        let answer = self.handle.ask(Some(self.id), operation)?;
+        match answer.recv() {
+            // The call has heard why the channel is gone, so nobody else will.
+            Ok(Err(failure)) => {
+                drop(self.ending.take());
+                Err(failure)
+            }
+            Ok(answer) => answer,
+            Err(_) => Err(self.ended()),
+        }
+    }
+
+    fn tell(&self, operation: Operation) -> Result<(), Failure> {
+        self.check()?;
+        self.handle.tell(Some(self.id), operation);
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        self.ending.take().map_or(Ok(()), Err)
+    }
+
+    fn ended(&self) -> Failure {
+        self.ending.take().unwrap_or_else(|| self.handle.lost())
+    }
+}
+
+impl fmt::Debug for MemoryChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MemoryChannel").field(&self.id).finish()
+    }
+}
+
+impl Channel for MemoryChannel {
+    fn declare(&self, declaration: &Declaration) -> Result<(), Failure> {
+        self.call(Operation::Declare(declaration.clone())).map(drop)
+    }
+
+    fn check(&self, declaration: &Declaration) -> Result<(), Failure> {
+        self.call(Operation::Check(declaration.clone())).map(drop)
+    }
+
+    fn limit_prefetch(&self, prefetch: u16) -> Result<(), Failure> {
+        self.call(Operation::Prefetch(prefetch)).map(drop)
+    }
+
+    fn subscribe(&self, queue: &str) -> Result<Box<dyn Subscription + '_>, Failure> {
+        match self.call(Operation::Consume(queue.to_owned()))? {
+            Answer::Consumer(id, incoming) => Ok(Box::new(MemorySubscription {
+                channel: self,
+                id,
+                incoming,
+            })),
+            _ => Err(self.ended()),
+        }
+    }
+
+    fn count(&self, queue: &str) -> Result<usize, Failure> {
+        match self.call(Operation::Count(queue.to_owned()))? {
+            Answer::Count(count) => Ok(count),
+            _ => Err(self.ended()),
+        }
+    }
+
+    fn pull(&self, queue: &str) -> Result<Option<Delivery>, Failure> {
+        match self.call(Operation::Fetch(queue.to_owned()))? {
+            Answer::Fetched(delivery) => Ok(delivery.map(|delivery| *delivery)),
+            _ => Err(self.ended()),
+        }
+    }
+
+    fn ack(&self, tag: u64, multiple: bool) -> Result<(), Failure> {
+        self.tell(Operation::Ack { tag, multiple })
+    }
+
+    fn nack(&self, tag: u64) -> Result<(), Failure> {
+        self.tell(Operation::Nack { tag })
+    }
+
+    fn reject(&self, tag: u64) -> Result<(), Failure> {
+        self.tell(Operation::Reject { tag })
+    }
+
+    fn confirms(&self) -> Result<Box<dyn Confirms>, Failure> {
+        match self.call(Operation::Confirm)? {
+            Answer::Confirms(confirms, returns) => {
+                Ok(Box::new(MemoryConfirms { confirms, returns }))
+            }
+            _ => Err(self.ended()),
+        }
+    }
+
+    fn publish(&self, message: &Outgoing) -> Result<(), Failure> {
+        self.tell(Operation::Publish(Box::new(message.clone())))
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Failure> {
+        self.is_closed.set(true);
+        self.call(Operation::CloseChannel).map(drop)
+    }
+}
+
+impl Drop for MemoryChannel {
+    fn drop(&mut self) {
+        if !self.is_closed.get() && !self.ending.is_set() {
+            self.handle.tell(Some(self.id), Operation::CloseChannel);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct MemoryConfirms {
+    confirms: Receiver<Confirm>,
+    returns: Receiver<Returned>,
+}
+
+impl Confirms for MemoryConfirms {
+    fn watch<'s>(&'s self, select: &mut Select<'s>) -> usize {
+        select.recv(&self.confirms)
+    }
+
+    fn next_confirm(&self) -> Result<Option<Confirm>, Gone> {
+        match self.confirms.try_recv() {
+            Ok(confirm) => Ok(Some(confirm)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(Gone),
+        }
+    }
+
+    fn next_return(&self) -> Option<Returned> {
+        self.returns.try_recv().ok()
+    }
+}
+
+struct MemorySubscription<'a> {
+    channel: &'a MemoryChannel,
+    id: ConsumerId,
+    incoming: Receiver<Incoming>,
+}
+
+impl Subscription for MemorySubscription<'_> {
+    fn watch<'s>(&'s self, select: &mut Select<'s>) -> usize {
+        select.recv(&self.incoming)
+    }
+
+    fn next(&self) -> Option<Incoming> {
+        match self.incoming.try_recv() {
+            Ok(incoming) => Some(incoming),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Incoming::Ended(Failure::Lost(
+                "the connection is gone".to_owned(),
+            ))),
+        }
+    }
+
+    fn cancel(&self) -> Result<(), Failure> {
+        self.channel.call(Operation::Cancel(self.id)).map(drop)
+    }
+}
+
+impl Drop for MemorySubscription<'_> {
+    /// Harmless for one that has been cancelled.
+    fn drop(&mut self) {
+        if !self.channel.ending.is_set() {
+            let cancel = Operation::Cancel(self.id);
+            self.channel.handle.tell(Some(self.channel.id), cancel);
+        }
+    }
+}

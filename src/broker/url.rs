@@ -1,0 +1,128 @@
+//! `memory://` URLs.
+
+use super::model::profile::Profile;
+use std::time::Duration;
+use url::Url;
+
+/// As for a real broker.
+const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// What a URL of an embedded broker says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct MemoryUrl {
+    pub(crate) name: String,
+    pub(crate) profile: Option<Profile>,
+    pub(crate) heartbeat: Duration,
+    pub(crate) channel_max: Option<u16>,
+    pub(crate) connection_timeout: Option<Duration>,
+}
+
+impl MemoryUrl {
+    /// `None` for the URL of a real broker.
+    pub(crate) fn parse(text: &str) -> Option<Result<Self, String>> {
+        let text = text.trim();
+        let is_memory = text
+            .split_once("://")
+            .is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("memory"));
+        is_memory.then(|| Self::read(text))
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        let url = Url::parse(text).map_err(|error| format!("the URL cannot be read: {error}"))?;
+        let name = url.host_str().unwrap_or_default();
+        check_name(name)?;
+        let has_more = !matches!(url.path(), "" | "/")
+            || !url.username().is_empty()
+            || url.password().is_some()
+            || url.port().is_some()
+            || url.fragment().is_some();
+        if has_more {
+            return Err(
+                "a memory:// URL has a name and parameters, and no login, port, virtual host or fragment"
+                    .to_owned(),
+            );
+        }
+        let mut parsed = Self {
+            name: name.to_owned(),
+            profile: None,
+            heartbeat: DEFAULT_HEARTBEAT,
+            channel_max: None,
+            connection_timeout: None,
+        };
+        for (parameter, value) in url.query_pairs() {
+            parsed.set(&parameter, &value)?;
+        }
+        Ok(parsed)
+    }
+
+    fn set(&mut self, parameter: &str, value: &str) -> Result<(), String> {
+        let wrong = || format!("the URL's parameter {parameter} must be a whole number");
+        match parameter {
+            "profile" => self.profile = Some(value.parse()?),
+            "heartbeat" => {
+                let seconds: u16 = value.parse().map_err(|_| wrong())?;
+                self.heartbeat = Duration::from_secs(seconds.into());
+            }
+            "channel_max" => self.channel_max = Some(value.parse().map_err(|_| wrong())?),
+            "connection_timeout" => {
+                let millis = value.parse().map_err(|_| wrong())?;
+                self.connection_timeout = Some(Duration::from_millis(millis));
+            }
+            other => return Err(format!("the URL's parameter {other:?} is not known")),
+        }
+        Ok(())
+    }
+}
+
+/// Whether a broker of that name can be reached by a URL.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || !name.chars().all(is_allowed) {
+        return Err(format!(
+            "an embedded broker has one name, of letters, digits, '.', '_' and '-'; {name:?} is none"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(url: &str) -> String {
+        MemoryUrl::parse(url).unwrap().unwrap_err()
+    }
+
+    #[test]
+    fn a_name_and_parameters_are_read() {
+        let url = "memory://orders-1?profile=3.10&heartbeat=2&channel_max=8&connection_timeout=500";
+        let expected = MemoryUrl {
+            name: "orders-1".to_owned(),
+            profile: Some(Profile::V3_10),
+            heartbeat: Duration::from_secs(2),
+            channel_max: Some(8),
+            connection_timeout: Some(Duration::from_millis(500)),
+        };
+        assert_eq!(MemoryUrl::parse(url), Some(Ok(expected)));
+        assert_eq!(MemoryUrl::parse("amqp://orders"), None);
+        let plain = MemoryUrl::parse("memory://Orders/").unwrap().unwrap();
+        assert_eq!((plain.name.as_str(), plain.profile), ("Orders", None));
+    }
+
+    #[test]
+    fn errors_name_what_is_wrong() {
+        for url in [
+            "memory://",
+            "memory:///",
+            "memory://a%2fb",
+            "memory://two words",
+        ] {
+            assert!(!error(url).is_empty(), "{url}");
+        }
+        assert!(error("memory://a?profile=5").contains("3.10 and 4.0"));
+        assert!(error("memory://a?heartbeat=soon").contains("heartbeat"));
+        assert!(error("memory://a?vhost=x").contains("vhost"));
+        let login = error("memory://guest:secret@a/x");
+        assert!(login.contains("no login") && !login.contains("secret"));
+    }
+}

@@ -1,0 +1,87 @@
+//! How long to pause before a message is handed back. Pure.
+
+use std::time::{Duration, Instant};
+
+const FIRST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(60);
+/// A quorum queue drops a message once its delivery limit is used up, so one that has come back often waits longest.
+const OFTEN_DELIVERED: i64 = 10;
+const LONGEST_OFTEN_DELIVERED: Duration = Duration::from_secs(5 * 60);
+
+/// The pace of hand-backs to one target queue: doubles with each failed round. A copy that lands there ends it.
+///
+/// A round lasts as long as the pause that it began with: whatever was under way before or meanwhile fails in it too, and
+/// those pauses run side by side. So a trouble that lasts a second costs no message a minute, however many fail in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pace {
+    rounds: u32,
+    round_ends: Option<Instant>,
+}
+
+impl Pace {
+    /// A copy that was handed over at `since` has failed; returns the pause before its message goes back.
+    pub(crate) fn failed(&mut self, since: Instant, now: Instant, delivery_count: i64) -> Duration {
+        let same_round = self.round_ends.is_some_and(|end| since < end);
+        if !same_round {
+            self.rounds = self.rounds.saturating_add(1);
+        }
+        let doublings = self.rounds.saturating_sub(1).min(16);
+        let pause = (FIRST * 2_u32.pow(doublings)).min(LONGEST);
+        if !same_round {
+            self.round_ends = Some(now + pause);
+        }
+        if delivery_count >= OFTEN_DELIVERED {
+            return LONGEST_OFTEN_DELIVERED;
+        }
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::clock::monotonic;
+
+    #[test]
+    fn doubles_from_a_second_to_a_minute() {
+        let (mut pace, start) = (Pace::default(), monotonic());
+        let mut failed = |n: u64| {
+            let since = start + Duration::from_secs(n * 100);
+            pace.failed(since, since + Duration::from_secs(1), 0)
+                .as_secs()
+        };
+        assert_eq!(
+            (0..8).map(&mut failed).collect::<Vec<_>>(),
+            [1, 2, 4, 8, 16, 32, 60, 60]
+        );
+    }
+
+    #[test]
+    fn copies_under_way_together_are_one_round() {
+        let (mut pace, start) = (Pace::default(), monotonic());
+        let pauses: Vec<_> = (0..400)
+            .map(|n| pace.failed(start, start + Duration::from_millis(n), 0))
+            .collect();
+        assert!(pauses.iter().all(|pause| *pause == FIRST), "{pauses:?}");
+    }
+
+    #[test]
+    fn copies_that_fail_one_after_the_other_for_ten_seconds_pause_eight_at_most() {
+        let (mut pace, start) = (Pace::default(), monotonic());
+        let mut pauses: Vec<_> = (1..=1000)
+            .map(|n| {
+                let since = start + Duration::from_millis(n * 10);
+                let now = since + Duration::from_millis(5);
+                pace.failed(since, now, 0).as_secs()
+            })
+            .collect();
+        pauses.dedup();
+        assert_eq!(pauses, [1, 2, 4, 8]);
+    }
+
+    #[test]
+    fn a_message_delivered_often_waits_longest() {
+        let (mut pace, start) = (Pace::default(), monotonic());
+        assert_eq!(pace.failed(start, start, 10), Duration::from_secs(300));
+    }
+}

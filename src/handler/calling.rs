@@ -1,0 +1,78 @@
+//! Runs the user's code for one delivery: decode, call, and catch what it throws.
+
+use super::{Answer, Answered, Reason};
+use crate::message::codec::Decode;
+use crate::message::{Message, Opened};
+use crate::retry::Verdict;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// A handler with its payload type and its codec taken into it.
+pub(crate) type Handler = Arc<dyn Fn(&Arc<Opened>) -> Verdict + Send + Sync>;
+
+pub(crate) fn handler<T, R, F>(codec: impl Decode<T>, handle: F) -> Handler
+where
+    T: 'static,
+    R: Answer,
+    F: Fn(Message<T>) -> R + Send + Sync + 'static,
+{
+    Arc::new(move |opened| match decode(&codec, opened) {
+        Ok(payload) => call(&handle, Message::new(payload, opened.clone())),
+        Err(undecodable) => undecodable,
+    })
+}
+
+fn decode<T>(codec: &impl Decode<T>, opened: &Opened) -> Result<T, Verdict> {
+    let content_type = opened.delivery.properties.content_type.as_deref();
+    match catch_unwind(AssertUnwindSafe(|| {
+        codec.decode(&opened.delivery.body, content_type)
+    })) {
+        Ok(Ok(payload)) => Ok(payload),
+        Ok(Err(error)) => Err(Verdict::Undecodable {
+            message: Reason::of(error.into()).text,
+        }),
+        Err(panic) => Err(Verdict::Undecodable {
+            message: panicked(panic),
+        }),
+    }
+}
+
+/// The answer is taken apart in here too: its conversions are the user's code as well.
+fn call<T, R: Answer>(handle: &impl Fn(Message<T>) -> R, message: Message<T>) -> Verdict {
+    let answered = catch_unwind(AssertUnwindSafe(|| {
+        handle(message).into_ack().into_answered()
+    }));
+    match answered {
+        Ok(Answered::Accept) => Verdict::Accept,
+        Ok(Answered::Retry(Reason { text, fatal })) => Verdict::Retry {
+            reason: text,
+            fatal,
+        },
+        // A reason with a FatalError in it is fatal however it was said; these two end the message anyway.
+        Ok(Answered::Reject(reason)) => Verdict::Reject {
+            reason: reason.text,
+        },
+        Ok(Answered::Park(reason)) => Verdict::Park {
+            reason: reason.text,
+        },
+        Err(panic) => Verdict::Retry {
+            reason: panicked(panic),
+            fatal: false,
+        },
+    }
+}
+
+/// The text of a panic, whatever was thrown.
+pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> String {
+    let text = if let Some(text) = panic.downcast_ref::<&str>() {
+        format!("panicked: {text}")
+    } else if let Some(text) = panic.downcast_ref::<String>() {
+        format!("panicked: {text}")
+    } else {
+        "panicked: with a payload that is no text".to_owned()
+    };
+    // Whatever was thrown may panic again when it is dropped.
+    drop(catch_unwind(AssertUnwindSafe(move || drop(panic))));
+    text
+}

@@ -1,0 +1,223 @@
+//! Message headers: a table of any AMQP type, kept exactly as it came.
+
+use std::collections::{BTreeMap, btree_map};
+use std::fmt;
+
+/// The value of one header, in any type AMQP 0-9-1 has as RabbitMQ writes it.
+///
+/// Values pass through retries, dead-lettering and parking with their types unchanged.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum HeaderValue {
+    /// A boolean (`t`).
+    Bool(bool),
+    /// A signed 8-bit integer (`b`).
+    I8(i8),
+    /// An unsigned 8-bit integer (`B`).
+    U8(u8),
+    /// A signed 16-bit integer (`s`).
+    I16(i16),
+    /// An unsigned 16-bit integer (`u`).
+    U16(u16),
+    /// A signed 32-bit integer (`I`).
+    I32(i32),
+    /// An unsigned 32-bit integer (`i`).
+    U32(u32),
+    /// A signed 64-bit integer (`l`).
+    I64(i64),
+    /// A 32-bit float (`f`).
+    F32(f32),
+    /// A 64-bit float (`d`).
+    F64(f64),
+    /// A decimal number (`D`): `value` / 10^`scale`.
+    Decimal {
+        /// How many digits stand behind the decimal point.
+        scale: u8,
+        /// All digits, as an integer.
+        value: u32,
+    },
+    /// A long string (`S`).
+    Text(String),
+    /// A byte array (`x`).
+    Bytes(Vec<u8>),
+    /// A timestamp (`T`), in seconds since 1970.
+    Timestamp(u64),
+    /// An array (`A`).
+    Array(Vec<HeaderValue>),
+    /// A nested table (`F`).
+    Table(Headers),
+    /// No value (`V`).
+    Void,
+}
+
+impl HeaderValue {
+    /// The text of a [`HeaderValue::Text`].
+    #[must_use]
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The number, whatever its width; `None` for anything that is no integer.
+    #[must_use]
+    pub fn as_i64(&self) -> Option<i64> {
+        match *self {
+            Self::I8(n) => Some(n.into()),
+            Self::U8(n) => Some(n.into()),
+            Self::I16(n) => Some(n.into()),
+            Self::U16(n) => Some(n.into()),
+            Self::I32(n) => Some(n.into()),
+            Self::U32(n) => Some(n.into()),
+            Self::I64(n) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// Whether there is a float in it that is not even equal to itself.
+    pub(crate) fn has_nan(&self) -> bool {
+        match self {
+            Self::F32(n) => n.is_nan(),
+            Self::F64(n) => n.is_nan(),
+            Self::Array(values) => values.iter().any(Self::has_nan),
+            Self::Table(table) => table.iter().any(|(_, value)| value.has_nan()),
+            _ => false,
+        }
+    }
+
+    /// How many bytes the value takes on the wire, its type byte included.
+    pub(crate) fn encoded_len(&self) -> usize {
+        1 + match self {
+            Self::Void => 0,
+            Self::Bool(_) | Self::I8(_) | Self::U8(_) => 1,
+            Self::I16(_) | Self::U16(_) => 2,
+            Self::I32(_) | Self::U32(_) | Self::F32(_) => 4,
+            Self::Decimal { .. } => 5,
+            Self::I64(_) | Self::F64(_) | Self::Timestamp(_) => 8,
+            Self::Text(text) => 4 + text.len(),
+            Self::Bytes(bytes) => 4 + bytes.len(),
+            Self::Array(values) => 4 + values.iter().map(Self::encoded_len).sum::<usize>(),
+            Self::Table(table) => table.encoded_len(),
+        }
+    }
+}
+
+macro_rules! from {
+    ($($from:ty => $variant:ident),+ $(,)?) => {
+        $(impl From<$from> for HeaderValue {
+            fn from(value: $from) -> Self {
+                Self::$variant(value.into())
+            }
+        })+
+    };
+}
+
+from!(
+    bool => Bool, i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64,
+    f32 => F32, f64 => F64, &str => Text, String => Text, Vec<u8> => Bytes, Vec<HeaderValue> => Array,
+    Headers => Table,
+);
+
+/// A table of headers, ordered by name.
+///
+/// ```
+/// use rungmq::Headers;
+///
+/// let mut headers = Headers::new();
+/// headers.insert("tenant", "acme");
+/// headers.insert("weight", 12_i32);
+/// assert_eq!(headers.get("tenant").and_then(|value| value.as_str()), Some("acme"));
+/// ```
+#[derive(Clone, Default, PartialEq)]
+pub struct Headers(BTreeMap<String, HeaderValue>);
+
+impl Headers {
+    /// An empty table.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The value under `name`.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&HeaderValue> {
+        self.0.get(name)
+    }
+
+    /// Sets the value under `name` and returns the one that was there.
+    pub fn insert(
+        &mut self,
+        name: impl Into<String>,
+        value: impl Into<HeaderValue>,
+    ) -> Option<HeaderValue> {
+        self.0.insert(name.into(), value.into())
+    }
+
+    /// Takes the value under `name` out of the table.
+    pub fn remove(&mut self, name: &str) -> Option<HeaderValue> {
+        self.0.remove(name)
+    }
+
+    /// Whether there is a value under `name`.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// How many headers there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The headers in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &HeaderValue)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// Keeps the headers for which `keep` says so.
+    pub fn retain(&mut self, mut keep: impl FnMut(&str, &HeaderValue) -> bool) {
+        self.0.retain(|name, value| keep(name, value));
+    }
+
+    /// How many bytes the table takes on the wire, its length field included.
+    pub(crate) fn encoded_len(&self) -> usize {
+        4 + self
+            .iter()
+            .map(|(name, value)| 1 + name.len() + value.encoded_len())
+            .sum::<usize>()
+    }
+}
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.iter()).finish()
+    }
+}
+
+impl<N: Into<String>, V: Into<HeaderValue>> FromIterator<(N, V)> for Headers {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(headers: I) -> Self {
+        Self(
+            headers
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+        )
+    }
+}
+
+impl IntoIterator for Headers {
+    type Item = (String, HeaderValue);
+    type IntoIter = btree_map::IntoIter<String, HeaderValue>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}

@@ -1,0 +1,128 @@
+//! Where time comes from: the only file that asks the system for it.
+//!
+//! There are two kinds. Deadlines, watchdogs and call limits use [`monotonic`], the real clock. Waits, ages, paces, backoff
+//! and expiry use a [`Clock`], which a test can own.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this is the one place that may ask the system for the time"
+)]
+
+pub use super::test_clock::TestClock;
+
+use super::threads;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::fmt;
+use std::io;
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The real monotonic time, for deadlines and watchdogs.
+pub(crate) fn monotonic() -> Instant {
+    Instant::now()
+}
+
+/// `by` after `from`; what would overflow is later than any process lives.
+pub(crate) fn later(from: Instant, by: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365);
+    from.checked_add(by).unwrap_or_else(|| from + FAR)
+}
+
+/// The time of waits, ages, paces, backoff and expiry.
+pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// Now, on the clock's monotonic scale.
+    fn now(&self) -> Instant;
+
+    /// Now, in milliseconds since 1970.
+    fn epoch_millis(&self) -> i64;
+
+    /// Becomes ready at `due`, so that a wait is one `select` over time, stop and death.
+    fn at(&self, due: Instant) -> Timer;
+
+    /// A number from 0 to 1, for spreading waits.
+    fn chance(&self) -> f64;
+
+    /// Starts a thread whose work this clock waits for before it moves on.
+    fn spawn(&self, name: String, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
+}
+
+/// Becomes ready at its time, once, and is over with its drop.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    due: Receiver<Instant>,
+    _alarm: Option<Arc<Sender<Instant>>>,
+}
+
+impl Timer {
+    /// A timer, and how to make it ready for as long as somebody has it.
+    pub(crate) fn new() -> (Self, Weak<Sender<Instant>>) {
+        let (alarm, due) = bounded(1);
+        // Kept with the timer: a receiver without a sender counts as ready.
+        let alarm = Arc::new(alarm);
+        let weak = Arc::downgrade(&alarm);
+        let timer = Self {
+            due,
+            _alarm: Some(alarm),
+        };
+        (timer, weak)
+    }
+
+    pub(crate) fn never() -> Self {
+        crossbeam_channel::never().into()
+    }
+
+    /// Whether its time has come; only the first to ask is told.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.try_recv().is_ok()
+    }
+}
+
+impl From<Receiver<Instant>> for Timer {
+    fn from(due: Receiver<Instant>) -> Self {
+        Self { due, _alarm: None }
+    }
+}
+
+impl Deref for Timer {
+    type Target = Receiver<Instant>;
+
+    fn deref(&self) -> &Receiver<Instant> {
+        &self.due
+    }
+}
+
+/// The system's own time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SystemClock;
+
+impl SystemClock {
+    pub(crate) fn shared() -> Arc<dyn Clock> {
+        Arc::new(Self)
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Instant {
+        monotonic()
+    }
+
+    fn epoch_millis(&self) -> i64 {
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or(Duration::ZERO);
+        i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    fn at(&self, due: Instant) -> Timer {
+        crossbeam_channel::at(due).into()
+    }
+
+    fn chance(&self) -> f64 {
+        rand::random()
+    }
+
+    fn spawn(&self, name: String, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        threads::spawn(None, name, work)
+    }
+}

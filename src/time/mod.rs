@@ -1,0 +1,6 @@
+//! Time, deadlines and threads: the ground floor of the library.
+
+pub(crate) mod clock;
+pub(crate) mod deadline;
+pub(crate) mod test_clock;
+pub(crate) mod threads;

@@ -1,0 +1,145 @@
+//! One thing to be declared on the broker.
+
+use crate::message::headers::{HeaderValue, Headers};
+use std::fmt;
+
+/// How an exchange chooses the queues a message goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ExchangeKind {
+    /// To the queues bound with exactly the message's routing key.
+    Direct,
+    /// To the queues whose binding matches the routing key, with `*` for one word and `#` for any number.
+    Topic,
+    /// To every queue bound.
+    Fanout,
+    /// By the message's headers.
+    Headers,
+}
+
+impl ExchangeKind {
+    /// The kind as AMQP names it, such as `topic`.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Topic => "topic",
+            Self::Fanout => "fanout",
+            Self::Headers => "headers",
+        }
+    }
+}
+
+impl fmt::Display for ExchangeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One thing to be declared on the broker. Its `Display` is one readable line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Declaration {
+    Exchange {
+        name: String,
+        kind: ExchangeKind,
+        durable: bool,
+    },
+    Queue {
+        name: String,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: Headers,
+    },
+    Binding {
+        queue: String,
+        exchange: String,
+        routing_key: String,
+    },
+}
+
+impl Declaration {
+    /// A direct, durable exchange, as those of the library's own are.
+    pub(crate) fn direct_exchange(name: impl Into<String>) -> Self {
+        Self::Exchange {
+            name: name.into(),
+            kind: ExchangeKind::Direct,
+            durable: true,
+        }
+    }
+
+    /// A durable queue that is classic by having no type: rungs, dead-letter and parked queues.
+    pub(crate) fn durable_queue(name: impl Into<String>, arguments: Headers) -> Self {
+        Self::Queue {
+            name: name.into(),
+            durable: true,
+            exclusive: false,
+            auto_delete: false,
+            arguments,
+        }
+    }
+
+    /// A queue bound by its own name.
+    pub(crate) fn bound_by_name(queue: &str, exchange: &str) -> Self {
+        Self::Binding {
+            queue: queue.to_owned(),
+            exchange: exchange.to_owned(),
+            routing_key: queue.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Declaration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exchange {
+                name,
+                kind,
+                durable,
+            } => write!(f, "exchange {name:?} ({kind}, {})", durability(*durable)),
+            Self::Queue {
+                name,
+                durable,
+                exclusive,
+                auto_delete,
+                arguments,
+            } => {
+                write!(f, "queue {name:?} ({}", durability(*durable))?;
+                f.write_str(if *exclusive { ", exclusive" } else { "" })?;
+                f.write_str(if *auto_delete { ", auto-delete" } else { "" })?;
+                f.write_str(")")?;
+                for (index, (name, value)) in arguments.iter().enumerate() {
+                    f.write_str(if index == 0 { " " } else { ", " })?;
+                    write!(f, "{name}=")?;
+                    write_value(f, value)?;
+                }
+                Ok(())
+            }
+            Self::Binding {
+                queue,
+                exchange,
+                routing_key,
+            } => write!(
+                f,
+                "binding of {queue:?} to {exchange:?} with {routing_key:?}"
+            ),
+        }
+    }
+}
+
+fn durability(durable: bool) -> &'static str {
+    if durable { "durable" } else { "transient" }
+}
+
+fn write_value(f: &mut fmt::Formatter<'_>, value: &HeaderValue) -> fmt::Result {
+    if let Some(text) = value.as_str() {
+        return write!(f, "{text:?}");
+    }
+    match value {
+        HeaderValue::Bool(flag) => write!(f, "{flag}"),
+        other => match other.as_i64() {
+            Some(number) => write!(f, "{number}"),
+            None => write!(f, "{other:?}"),
+        },
+    }
+}
