@@ -121,7 +121,7 @@ pub mod testing;
 pub use connection::health_report::{Health, HealthStatus};
 pub use connection::{Connection, ConnectionBuilder, ConsumerGroup, RunningGroup};
 pub use consumer::{Consumer, ConsumerBuilder, SetAsideFailure};
-pub use error::Error;
+pub use error::{DrainTimeout, Error, StrandedDelivery};
 pub use handler::{Ack, Answer, FatalError};
 pub use message::Message;
 pub use message::codec::{Bytes, CodecError, Decode, Encode, Json, Text};
@@ -135,7 +135,7 @@ pub use retry::{
     ExplainedAttempt, Explanation, LadderError, NextStep, PolicyError, RetryLadder, RetryPolicy,
     Rung,
 };
-pub use time::deadline::{DrainTimeout, StrandedDelivery};
+
 pub use topology::declaration::ExchangeKind;
 pub use topology::{Plan, Queue, Topology, TopologyError};
 #[cfg(feature = "tls")]

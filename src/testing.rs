@@ -7,4 +7,4 @@ pub use crate::broker::{
     ConnectionView, ConsumerView, ExchangeView, MessageView, Occupant, Profile, Published,
     QueueView, Right,
 };
-pub use crate::time::clock::TestClock;
+pub use crate::time::test_clock::TestClock;

@@ -4,7 +4,8 @@ use super::model::profile::Profile;
 use super::registry;
 use super::server::broker::Broker;
 use crate::error::Error;
-use crate::time::clock::{Clock, SystemClock, TestClock};
+use crate::time::clock::{Clock, SystemClock};
+use crate::time::test_clock::TestClock;
 use std::sync::Arc;
 
 impl Broker {

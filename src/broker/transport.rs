@@ -3,11 +3,12 @@
 use super::model::{ChannelId, ConsumerId, LinkId};
 use super::server::broker::Broker;
 use super::server::connection::{Answer, Ending, Operation, Wire};
-use crate::time::clock::monotonic;
+use crate::message::delivery::{Delivery, Outgoing, Returned};
+use crate::time::instant::monotonic;
 use crate::topology::declaration::Declaration;
 use crate::transport::{
-    Activity, Channel, Confirm, Confirms, Delivery, Dialled, Failure, Gone, Incoming, KillSwitch,
-    Link, LinkEvent, Outgoing, Returned, Subscription, Transport,
+    Activity, Channel, Confirm, Confirms, Dialled, Failure, Gone, Incoming, KillSwitch, Link,
+    LinkEvent, Subscription, Transport,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Select, TryRecvError, bounded, unbounded};
 use std::cell::Cell;

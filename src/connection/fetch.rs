@@ -3,12 +3,13 @@
 use super::Connection;
 use crate::error::Error;
 use crate::message::copy::replayed;
+use crate::message::delivery::Delivery;
 use crate::message::envelope::Envelope;
 use crate::message::id::new_id;
 use crate::message::publish::error::{PublishError, PublishErrorKind};
 use crate::message::{Message, Opened};
 use crate::naming;
-use crate::transport::{Channel, Delivery, Failure};
+use crate::transport::{Channel, Failure};
 use crossbeam_channel::{bounded, select};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! One delivery on its way through a worker, seen from outside.
 
 use super::Control;
+use crate::error::StrandedDelivery;
 use crate::message::Opened;
 use crate::metrics::outcome::Outcome;
 use crate::metrics::{Consumed, Metrics, Received};
-use crate::time::clock::monotonic;
-use crate::time::deadline::StrandedDelivery;
+use crate::time::instant::monotonic;
 use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -215,10 +215,10 @@ pub(crate) fn do_not_wait_for_this_handler() -> Unwaited {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::delivery::Delivery;
     use crate::message::envelope::Envelope;
     use crate::message::headers::Headers;
     use crate::message::properties::Properties;
-    use crate::transport::Delivery;
 
     fn task(id: &str) -> Arc<Task> {
         let delivery = Delivery {

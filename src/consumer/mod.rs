@@ -8,13 +8,13 @@ mod builder;
 mod share;
 mod subscription;
 
-use crate::error::Error;
+use crate::error::{DrainTimeout, Error, StrandedDelivery};
 use crate::link::{Generation, Link, Over, OverSignal, Uplink, is_owner_thread};
 use crate::metrics::Metrics;
 use crate::publisher::Publisher;
 use crate::retry::{RetryLadder, RetryPolicy};
 use crate::time::clock::Clock;
-use crate::time::deadline::{Deadline, DrainTimeout, StrandedDelivery};
+use crate::time::deadline::Deadline;
 use crate::topology::declaration::Declaration;
 use crossbeam_channel::{Sender, select};
 use in_flight::InFlight;

@@ -9,13 +9,14 @@ use super::in_flight::{InFlight, Started, Task, handling};
 use crate::handler::calling::{Handler, panicked};
 use crate::link::{Generation, is_over};
 use crate::message::Opened;
+use crate::message::delivery::Delivery;
 use crate::message::envelope::Envelope;
 use crate::message::id::new_id;
 use crate::metrics::Metrics;
 use crate::retry::{Decision, RetryPolicy, Verdict, Wait, decide};
-use crate::time::clock::{Clock, later};
+use crate::time::clock::Clock;
+use crate::time::instant::later;
 use crate::time::threads;
-use crate::transport::Delivery;
 use crossbeam_channel::{Select, Sender};
 use log::warn;
 use parking_lot::{Condvar, Mutex};
@@ -400,7 +401,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::clock::monotonic;
+    use crate::time::instant::monotonic;
     use crate::transport::Activity;
     use crossbeam_channel::unbounded;
 

@@ -1,6 +1,7 @@
 //! Making links: each attempt in a thread of its own, because a name look-up cannot be interrupted.
 
-use crate::time::clock::{Clock, later, monotonic};
+use crate::time::clock::Clock;
+use crate::time::instant::{later, monotonic};
 use crate::transport::{Dialled, KillSwitch, Transport};
 use crossbeam_channel::bounded;
 use parking_lot::Mutex;

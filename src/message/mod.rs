@@ -2,13 +2,14 @@
 
 pub(crate) mod codec;
 pub(crate) mod copy;
+pub(crate) mod delivery;
 pub(crate) mod envelope;
 pub(crate) mod headers;
 pub(crate) mod id;
 pub(crate) mod properties;
 pub(crate) mod publish;
 
-use crate::transport::Delivery;
+use delivery::Delivery;
 use envelope::{Envelope, application_headers};
 use headers::{HeaderValue, Headers};
 use properties::Properties;

@@ -1,6 +1,7 @@
 //! Which message on a confirm channel got which answer. Pure: it is told what happened and does nothing itself.
 
-use crate::transport::{Confirm, Outgoing, Returned};
+use crate::message::delivery::{Outgoing, Returned};
+use crate::transport::Confirm;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -176,7 +177,7 @@ mod tests {
     use super::*;
     use crate::message::headers::Headers;
     use crate::message::properties::Properties;
-    use crate::time::clock::monotonic;
+    use crate::time::instant::monotonic;
     use std::sync::Arc;
 
     fn answers(tracker: &mut Tracker<String>, confirm: Confirm) -> Vec<(String, Answer)> {

@@ -3,7 +3,7 @@
 use super::opening::{Opened, confirm_channel, open};
 use super::thread::{LANES, PublisherThread, State, Which};
 use super::{Command, PublishResult, UnknownCause};
-use crate::time::clock::later;
+use crate::time::instant::later;
 use crate::transport::Failure;
 use log::{debug, warn};
 use std::time::Instant;

@@ -12,9 +12,10 @@ mod reply;
 mod thread;
 
 use crate::link::{Backoff, Dialler, Generation, Link};
+use crate::message::delivery::Outgoing;
 use crate::metrics::{Metrics, PublishOutcome, Published};
-use crate::time::clock::{Clock, monotonic};
-use crate::transport::Outgoing;
+use crate::time::clock::Clock;
+use crate::time::instant::monotonic;
 use crossbeam_channel::{Sender, unbounded};
 use log::warn;
 use parking_lot::Mutex;

@@ -94,7 +94,7 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::clock::monotonic;
+    use crate::time::instant::monotonic;
 
     #[test]
     fn an_answer_reaches_the_caller() {

@@ -7,8 +7,8 @@ use super::{
 };
 use crate::link::{Backoff, Link, LinkNotice, Over, OverSignal};
 use crate::metrics::Published;
-use crate::time::clock::monotonic;
 use crate::time::deadline::Deadline;
+use crate::time::instant::monotonic;
 use crate::time::threads;
 use crossbeam_channel::{Receiver, Select, Sender};
 use log::{debug, warn};

@@ -1,15 +1,13 @@
-//! Where time comes from: the only file that asks the system for it.
+//! The clock of waits, ages, paces, backoff and expiry, which a test can own.
 //!
-//! There are two kinds. Deadlines, watchdogs and call limits use [`monotonic`], the real clock. Waits, ages, paces, backoff
-//! and expiry use a [`Clock`], which a test can own.
+//! Deadlines, watchdogs and call limits use [`monotonic`] instead: they hold in a test as they do in a service.
 
 #![allow(
     clippy::disallowed_methods,
-    reason = "this is the one place that may ask the system for the time"
+    reason = "this file and instant.rs are the ones that ask the system for the time"
 )]
 
-pub use super::test_clock::TestClock;
-
+use super::instant::monotonic;
 use super::threads;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::fmt;
@@ -17,17 +15,6 @@ use std::io;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// The real monotonic time, for deadlines and watchdogs.
-pub(crate) fn monotonic() -> Instant {
-    Instant::now()
-}
-
-/// `by` after `from`; what would overflow is later than any process lives.
-pub(crate) fn later(from: Instant, by: Duration) -> Instant {
-    const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365);
-    from.checked_add(by).unwrap_or_else(|| from + FAR)
-}
 
 /// The time of waits, ages, paces, backoff and expiry.
 pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {

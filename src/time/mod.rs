@@ -2,5 +2,6 @@
 
 pub(crate) mod clock;
 pub(crate) mod deadline;
+pub(crate) mod instant;
 pub(crate) mod test_clock;
 pub(crate) mod threads;

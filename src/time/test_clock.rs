@@ -1,6 +1,7 @@
 //! A clock that stands still until the test moves it.
 
-use super::clock::{Clock, Timer, later, monotonic};
+use super::clock::{Clock, Timer};
+use super::instant::{later, monotonic};
 use super::threads::{self, Crew};
 use crossbeam_channel::Sender;
 use parking_lot::{Mutex, MutexGuard};

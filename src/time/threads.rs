@@ -3,7 +3,7 @@
 //! A test clock may move on only while nobody has anything to do. So threads wait for work in [`ready`] or [`wait`], which
 //! tell the [`Crew`] they belong to, if they belong to one. Whatever else blocks them, a call or a handler, counts as work.
 
-use super::clock::monotonic;
+use super::instant::monotonic;
 use crossbeam_channel::{Receiver, Select, Sender, bounded};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::RefCell;

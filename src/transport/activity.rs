@@ -1,6 +1,6 @@
 //! When a socket last received or took something, for whoever judges whether the broker is still there.
 
-use crate::time::clock::monotonic;
+use crate::time::instant::monotonic;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -1,9 +1,10 @@
 //! A broker made by a test: it does what the test says, and the rest of the time nothing.
 
 use super::{
-    Activity, Channel, Confirm, Confirms, Delivery, Dialled, Failure, Gone, KillSwitch, Link,
-    LinkEvent, Outgoing, Returned, Subscription,
+    Activity, Channel, Confirm, Confirms, Dialled, Failure, Gone, KillSwitch, Link, LinkEvent,
+    Subscription,
 };
+use crate::message::delivery::{Delivery, Outgoing, Returned};
 use crate::message::headers::Headers;
 use crate::topology::declaration::Declaration;
 use crossbeam_channel::{Receiver, Select, bounded, unbounded};

@@ -15,48 +15,12 @@ pub(crate) mod fake;
 
 pub(crate) use activity::Activity;
 
-use crate::message::headers::Headers;
-use crate::message::properties::Properties;
+use crate::message::delivery::{Delivery, Outgoing, Returned};
 use crate::topology::declaration::Declaration;
 use crossbeam_channel::Select;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// A message body, shared by a delivery and the copies made of it.
-pub(crate) type Body = Arc<Vec<u8>>;
-
-/// A message as it arrived.
-#[derive(Debug)]
-pub(crate) struct Delivery {
-    pub(crate) tag: u64,
-    pub(crate) redelivered: bool,
-    pub(crate) exchange: String,
-    pub(crate) routing_key: String,
-    pub(crate) properties: Properties,
-    pub(crate) headers: Headers,
-    pub(crate) body: Body,
-}
-
-/// A message on its way out.
-#[derive(Clone, Debug)]
-pub(crate) struct Outgoing {
-    pub(crate) exchange: String,
-    pub(crate) routing_key: String,
-    pub(crate) mandatory: bool,
-    pub(crate) properties: Properties,
-    pub(crate) headers: Headers,
-    pub(crate) body: Body,
-}
-
-/// A mandatory message that no queue took. Its body was dropped on receipt.
-#[derive(Debug)]
-pub(crate) struct Returned {
-    pub(crate) exchange: String,
-    pub(crate) routing_key: String,
-    pub(crate) message_id: Option<String>,
-    pub(crate) text: String,
-}
 
 /// The broker's answer to a publish on a confirm channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

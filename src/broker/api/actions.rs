@@ -9,11 +9,11 @@ use crate::broker::model::publish::Published;
 use crate::broker::model::refusal::Refusal;
 use crate::broker::server::broker::Broker;
 use crate::error::Error;
+use crate::message::delivery::{Body, Outgoing};
 use crate::message::headers::Headers;
 use crate::message::properties::Properties;
 use crate::naming::{self, NameTooLong};
 use crate::topology::declaration::ExchangeKind;
-use crate::transport::{Body, Outgoing};
 
 /// Who is meant by "another client": no link has this number.
 const OUTSIDE: Option<LinkId> = Some(LinkId(0));

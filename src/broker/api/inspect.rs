@@ -2,12 +2,12 @@
 
 use crate::broker::model::ready::Entry;
 use crate::broker::server::broker::Broker;
+use crate::message::delivery::Delivery;
 use crate::message::envelope::Envelope;
 use crate::message::headers::{HeaderValue, Headers};
 use crate::message::id::new_id;
 use crate::message::properties::Properties;
 use crate::topology::declaration::ExchangeKind;
-use crate::transport::Delivery;
 use std::borrow::Cow;
 use std::time::Duration;
 

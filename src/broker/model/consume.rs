@@ -10,7 +10,7 @@ use super::ready::Entry;
 use super::refusal::Refusal;
 use super::settle::Verdict;
 use super::{ChannelId, ConsumerId, Effect, LinkId, Moment, State, refusal};
-use crate::transport::Delivery;
+use crate::message::delivery::Delivery;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl State {

@@ -20,7 +20,8 @@ pub(crate) mod policy;
 pub(crate) mod publish;
 pub(crate) mod settle;
 
-use crate::transport::{Confirm, Delivery, Returned};
+use crate::message::delivery::{Delivery, Returned};
+use crate::transport::Confirm;
 use channel::Channel;
 use exchange::Exchange;
 use profile::Profile;

@@ -9,7 +9,8 @@ use super::queue_cache::Use;
 use super::ready::Entry;
 use super::refusal::Refusal;
 use super::{ChannelId, Effect, Moment, State, refusal};
-use crate::transport::{Confirm, Outgoing, Returned};
+use crate::message::delivery::{Outgoing, Returned};
+use crate::transport::Confirm;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -1,11 +1,10 @@
 //! The client's end of a link: what it has sent that nobody has read yet, and where what it receives goes.
 
 use crate::broker::model::{ChannelId, ConsumerId, Effect};
-use crate::time::clock::monotonic;
+use crate::message::delivery::{Delivery, Outgoing, Returned};
+use crate::time::instant::monotonic;
 use crate::topology::declaration::Declaration;
-use crate::transport::{
-    Activity, Confirm, Delivery, Failure, Incoming, LinkEvent, Outgoing, Returned,
-};
+use crate::transport::{Activity, Confirm, Failure, Incoming, LinkEvent};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};

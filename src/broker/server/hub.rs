@@ -6,7 +6,7 @@ use crate::broker::model::profile::Profile;
 use crate::broker::model::refusal::Refusal;
 use crate::broker::model::settle::Verdict;
 use crate::broker::model::{ChannelId, Effect, LinkId, Moment, State};
-use crate::time::clock::{later, monotonic};
+use crate::time::instant::{later, monotonic};
 use crate::transport::{Failure, LinkEvent};
 use std::collections::BTreeMap;
 use std::time::Instant;

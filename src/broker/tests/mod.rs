@@ -11,13 +11,15 @@ mod restarts;
 mod timing;
 
 use super::{Broker, MemoryTransport, Profile};
+use crate::message::delivery::{Delivery, Outgoing};
 use crate::message::headers::{HeaderValue, Headers};
 use crate::message::properties::Properties;
-use crate::time::clock::{SystemClock, monotonic};
+use crate::time::clock::SystemClock;
+use crate::time::instant::monotonic;
 use crate::topology::declaration::Declaration;
 use crate::transport::{
-    Channel, Confirm, Confirms, Delivery, Dialled, Failure, Incoming, Link, LinkEvent, Outgoing,
-    Subscription, Transport,
+    Channel, Confirm, Confirms, Dialled, Failure, Incoming, Link, LinkEvent, Subscription,
+    Transport,
 };
 use crossbeam_channel::Select;
 use std::sync::Arc;

@@ -1,7 +1,9 @@
 //! What a restart does to waits that end meanwhile: no quorum queue has a leader yet when they are sent home.
 
 use super::*;
-use crate::time::clock::{Clock, TestClock, Timer, monotonic};
+use crate::time::clock::{Clock, Timer};
+use crate::time::instant::monotonic;
+use crate::time::test_clock::TestClock;
 use crate::time::threads;
 use crate::topology::declaration::ExchangeKind;
 use std::io;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::message::headers::HeaderValue;
-use crate::time::clock::TestClock;
+use crate::time::test_clock::TestClock;
 
 fn broker_and_clock(profile: Profile) -> (Broker, TestClock) {
     let clock = TestClock::new();

@@ -10,8 +10,9 @@ use crate::link::{
 };
 use crate::metrics::{Lost, Metrics, Recovered, Retrying};
 use crate::publisher::Publisher;
-use crate::time::clock::{Clock, Timer, later};
+use crate::time::clock::{Clock, Timer};
 use crate::time::deadline::Deadline;
+use crate::time::instant::later;
 use crate::time::threads;
 use crate::topology::declaration::Declaration;
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, tick};

@@ -9,13 +9,14 @@ use super::state::{Circumstances, CopyEnd, Count, End, Event, Redeclared, State,
 use crate::consumer::in_flight::{Started, Task};
 use crate::consumer::workers::{Job, News, Pool, Report, Reporter};
 use crate::consumer::{Context, Services, Settings};
+use crate::error::StrandedDelivery;
 use crate::link::{Generation, Uplink};
+use crate::message::delivery::Delivery;
 use crate::metrics::{RungMissing, SetAsideFailed};
 use crate::publisher::{CopyAnswer, PublishResult, UnknownCause};
 use crate::retry::{Decision, Wait};
-use crate::time::deadline::StrandedDelivery;
 use crate::topology::declaration::Declaration;
-use crate::transport::{Channel, Delivery, Failure};
+use crate::transport::{Channel, Failure};
 use crossbeam_channel::Sender;
 use log::{Level, log, warn};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

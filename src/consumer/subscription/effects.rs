@@ -9,7 +9,7 @@ use crate::metrics::outcome::Outcome;
 use crate::metrics::{CopyLanded, HandBackReason, HandedBack};
 use crate::naming;
 use crate::retry::{Decision, UNDECODABLE};
-use crate::time::clock::later;
+use crate::time::instant::later;
 use crate::transport::Failure;
 use log::{debug, warn};
 use std::time::Duration;

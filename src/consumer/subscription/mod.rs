@@ -9,9 +9,10 @@ pub(crate) mod state;
 
 use super::workers::{Job, News, Pool, Report};
 use super::{Context, Control, Shared};
+use crate::error::StrandedDelivery;
 use crate::publisher::CopyAnswer;
 use crate::time::clock::Timer;
-use crate::time::deadline::{Deadline, StrandedDelivery};
+use crate::time::deadline::Deadline;
 use crate::time::threads;
 use crate::transport::{Channel, Failure, Incoming, Subscription};
 use crossbeam_channel::{Receiver, Select, tick, unbounded};

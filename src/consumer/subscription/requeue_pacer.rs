@@ -40,7 +40,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::clock::monotonic;
+    use crate::time::instant::monotonic;
 
     #[test]
     fn doubles_from_a_second_to_a_minute() {

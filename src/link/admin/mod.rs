@@ -1,7 +1,8 @@
 //! Declarations and checks, each on a throw-away channel, so that a refusal costs nobody else anything.
 
 use super::{Link, Over, OverSignal, is_over};
-use crate::time::clock::{Clock, later, monotonic};
+use crate::time::clock::Clock;
+use crate::time::instant::{later, monotonic};
 use crate::time::threads;
 use crate::topology::declaration::Declaration;
 use crate::transport::{Channel, Failure};

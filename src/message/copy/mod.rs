@@ -1,11 +1,11 @@
 //! What a copy of a delivery carries, and how its headers are made to fit a frame. Pure.
 
+use super::delivery::Outgoing;
 use super::envelope::is_reserved;
 use super::headers::{HeaderValue, Headers};
 use super::properties::Properties;
 use super::{ORIGINAL_EXCHANGE, ORIGINAL_ROUTING_KEY, Opened};
 use crate::naming::LONGEST_NAME;
-use crate::transport::Outgoing;
 
 /// A frame's type, channel, size and end mark; a content header's class, weight, body size and property flags.
 const FRAME_OVERHEAD: usize = 8 + 14;

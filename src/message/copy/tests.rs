@@ -1,6 +1,6 @@
 use super::*;
+use crate::message::delivery::Delivery;
 use crate::message::envelope::Envelope;
-use crate::transport::Delivery;
 use proptest::prelude::*;
 use std::sync::Arc;
 

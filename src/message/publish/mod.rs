@@ -4,12 +4,12 @@ pub(crate) mod error;
 
 use super::codec::{CodecError, Encode, Json};
 use super::copy::header_frame_len;
+use super::delivery::{Body, Outgoing};
 use super::envelope::{Envelope, reserved_offenders};
 use super::headers::{HeaderValue, Headers};
 use super::id::new_id;
 use super::properties::Properties;
 use crate::naming;
-use crate::transport::{Body, Outgoing};
 use error::PublishErrorKind;
 use serde::Serialize;
 use std::fmt;

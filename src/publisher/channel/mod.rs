@@ -2,8 +2,9 @@
 
 use super::confirms::{Answer, Tracker};
 use super::{Job, PublishResult, UnknownCause, Waiter};
-use crate::time::clock::{later, monotonic};
-use crate::transport::{Channel, Confirms, Failure, Gone, Outgoing};
+use crate::message::delivery::Outgoing;
+use crate::time::instant::{later, monotonic};
+use crate::transport::{Channel, Confirms, Failure, Gone};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 

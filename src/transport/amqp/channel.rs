@@ -3,10 +3,9 @@
 use super::confirms::AmqpConfirms;
 use super::failure;
 use super::table::{amqp_properties, properties, table};
+use crate::message::delivery::{Delivery, Outgoing, Returned};
 use crate::topology::declaration::{Declaration, ExchangeKind};
-use crate::transport::{
-    Channel, Confirms, Delivery, Failure, Incoming, Outgoing, Returned, Subscription,
-};
+use crate::transport::{Channel, Confirms, Failure, Incoming, Subscription};
 use amiquip::{
     ConsumerMessage, ConsumerOptions, ExchangeDeclareOptions, ExchangeType, FieldTable, Publish,
     QueueDeclareOptions,

@@ -1,7 +1,8 @@
 //! The confirms and returns of one amiquip channel.
 
 use super::channel::returned;
-use crate::transport::{Confirm, Confirms, Gone, Returned};
+use crate::message::delivery::Returned;
+use crate::transport::{Confirm, Confirms, Gone};
 use crossbeam_channel::{Receiver, Select, TryRecvError};
 use std::fmt;
 

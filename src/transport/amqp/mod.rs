@@ -13,7 +13,7 @@ mod url;
 pub(crate) use url::BrokerUrl;
 
 use super::{Activity, Channel, Dialled, Failure, Gone, KillSwitch, Link, LinkEvent, Transport};
-use crate::time::clock::monotonic;
+use crate::time::instant::monotonic;
 use amiquip::{
     Connection, ConnectionBlockedNotification, ConnectionOptions, ConnectionTuning, Error,
 };

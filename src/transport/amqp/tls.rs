@@ -119,7 +119,7 @@ impl Session {
         let mut tls = ClientConnection::new(config, name).map_err(|error| failed(&error))?;
         while tls.is_handshaking() {
             let left = limit
-                .saturating_duration_since(crate::time::clock::monotonic())
+                .saturating_duration_since(crate::time::instant::monotonic())
                 .max(Duration::from_millis(1));
             tcp.set_read_timeout(Some(left))
                 .and_then(|()| tcp.set_write_timeout(Some(left)))
@@ -206,7 +206,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::clock::monotonic;
+    use crate::time::instant::monotonic;
     use rustls::pki_types::PrivatePkcs8KeyDer;
     use rustls::{ServerConfig, ServerConnection, StreamOwned};
     use std::net::TcpListener;

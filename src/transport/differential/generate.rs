@@ -1,10 +1,10 @@
 //! Programs at random, from a seed.
 
 use super::program::{EXCHANGES, LINKS, Program, QUEUES, Step};
+use crate::message::delivery::Outgoing;
 use crate::message::headers::{HeaderValue, Headers};
 use crate::message::properties::Properties;
 use crate::topology::declaration::{Declaration, ExchangeKind};
-use crate::transport::Outgoing;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! What both brokers are made to do.
 
+use crate::message::delivery::Outgoing;
 use crate::message::headers::{HeaderValue, Headers};
 use crate::topology::declaration::{Declaration, ExchangeKind};
-use crate::transport::Outgoing;
 use std::fmt;
 
 /// The channels of a program, by the link that each belongs to.

@@ -1,8 +1,7 @@
 //! One channel with the thread that owns it, as the library has them too: subscriptions borrow their channel.
 
-use crate::transport::{
-    Channel, Confirm, Confirms, Delivery, Failure, Incoming, Outgoing, Returned, Subscription,
-};
+use crate::message::delivery::{Delivery, Outgoing, Returned};
+use crate::transport::{Channel, Confirm, Confirms, Failure, Incoming, Subscription};
 use crossbeam_channel::{Receiver, Select, Sender, bounded, unbounded};
 use std::fmt;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! Results as text, which is what is compared.
 
+use crate::message::delivery::Delivery;
 use crate::message::headers::{HeaderValue, Headers};
-use crate::transport::{Delivery, Failure};
+use crate::transport::Failure;
 
 /// A failure as it is compared: its reply code, and no text.
 pub(super) fn told(failure: Failure) -> String {

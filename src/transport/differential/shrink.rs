@@ -1,10 +1,10 @@
 //! Makes a program that fails smaller, for as long as it fails.
 
 use super::program::{Program, Step};
+use crate::message::delivery::Outgoing;
 use crate::message::headers::Headers;
 use crate::message::properties::Properties;
 use crate::topology::declaration::Declaration;
-use crate::transport::Outgoing;
 
 /// The smallest program found that still `fails`.
 pub(super) fn shrunk(program: Program, fails: &mut dyn FnMut(&Program) -> bool) -> Program {

@@ -2,9 +2,9 @@
 
 use super::profile::Profile;
 use super::refusal::Refusal;
+use crate::message::delivery::{Body, Outgoing};
 use crate::message::headers::{HeaderValue, Headers};
 use crate::message::properties::Properties;
-use crate::transport::{Body, Outgoing};
 
 /// The longest time to live, in milliseconds: ten years.
 pub(crate) const LONGEST_TTL: i128 = 315_360_000_000;

@@ -9,7 +9,7 @@ struct Fixture {
 }
 
 fn fixture(kind: QueueKind, settings: Settings, profile: Profile) -> Fixture {
-    let now = crate::time::clock::monotonic();
+    let now = crate::time::instant::monotonic();
     Fixture {
         queue: Queue::new(QueueId(1), "q", kind, settings, profile, now),
         now,

@@ -8,7 +8,7 @@ use super::program::{CHANNELS, EXCHANGES, LINKS, QUEUES};
 use super::seat::{Heard, Seat};
 use super::show::{shown, told};
 use crate::broker::{Broker, MemoryTransport};
-use crate::time::clock::monotonic;
+use crate::time::instant::monotonic;
 use crate::transport::amqp::{AmqpTransport, BrokerUrl};
 use crate::transport::{Channel, Dialled, Failure, Transport};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,10 +1,13 @@
 //! What can go wrong, for callers to tell apart.
 
+mod drain;
+
+pub use drain::{DrainTimeout, StrandedDelivery};
+
 use crate::message::codec::CodecError;
 use crate::message::publish::error::PublishError;
 use crate::naming::NameTooLong;
 use crate::retry::{LadderError, PolicyError};
-use crate::time::deadline::DrainTimeout;
 use crate::topology::TopologyError;
 use crate::transport::Failure;
 use std::fmt;

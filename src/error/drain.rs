@@ -1,0 +1,122 @@
+//! What a shutdown leaves behind at its deadline.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+/// A delivery that was unsettled when a drain's deadline passed. The broker delivers it again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StrandedDelivery {
+    /// The queue it came from, and is redelivered from.
+    pub queue: String,
+    /// The message's id.
+    pub message_id: String,
+    /// Its attempt, from 1; the redelivery has the same.
+    pub attempt: u32,
+    /// How long ago its handler was started.
+    pub running_for: Duration,
+}
+
+/// A shutdown's deadline passed while handlers were still running, or their outcome was not settled yet.
+///
+/// The handlers run on in their threads, and their outcome is thrown away. Nothing is lost: each delivery is redelivered
+/// with its attempt unchanged. `Display` is one sentence, `Debug` shows everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainTimeout {
+    timeout: Duration,
+    stranded: BTreeMap<String, usize>,
+    deliveries: Vec<StrandedDelivery>,
+}
+
+impl DrainTimeout {
+    /// `None` when nothing was stranded.
+    pub(crate) fn new(timeout: Duration, deliveries: Vec<StrandedDelivery>) -> Option<Self> {
+        let mut stranded = BTreeMap::new();
+        for delivery in &deliveries {
+            *stranded.entry(delivery.queue.clone()).or_default() += 1;
+        }
+        (!deliveries.is_empty()).then_some(Self {
+            timeout,
+            stranded,
+            deliveries,
+        })
+    }
+
+    /// How many deliveries were stranded, by queue. Queues without any are not listed.
+    #[must_use]
+    pub fn stranded(&self) -> &BTreeMap<String, usize> {
+        &self.stranded
+    }
+
+    /// The time the shutdown had.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Each stranded delivery.
+    #[must_use]
+    pub fn deliveries(&self) -> &[StrandedDelivery] {
+        &self.deliveries
+    }
+}
+
+impl fmt::Display for DrainTimeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let timeout = self.timeout.as_secs_f64();
+        write!(f, "the drain did not finish within {timeout}s: ")?;
+        match self.deliveries.len() {
+            1 => f.write_str("1 delivery was left unsettled and will be redelivered — ")?,
+            n => write!(
+                f,
+                "{n} deliveries were left unsettled and will be redelivered — "
+            )?,
+        }
+        for (index, (queue, count)) in self.stranded.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{queue} ({count})")?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for DrainTimeout {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stranded(queues: &[&str]) -> Vec<StrandedDelivery> {
+        let delivery = |queue: &&str| StrandedDelivery {
+            queue: (*queue).to_owned(),
+            message_id: "id".to_owned(),
+            attempt: 1,
+            running_for: Duration::from_secs(1),
+        };
+        queues.iter().map(delivery).collect()
+    }
+
+    #[test]
+    fn one_sentence_says_what_was_left_where() {
+        let queues = ["orders.shipped", "orders.new", "orders.new"];
+        let error = DrainTimeout::new(Duration::from_secs(20), stranded(&queues)).unwrap();
+        assert_eq!(
+            error.to_string(),
+            "the drain did not finish within 20s: 3 deliveries were left unsettled and will be redelivered — \
+             orders.new (2), orders.shipped (1)"
+        );
+        assert_eq!(error.stranded()["orders.new"], 2);
+    }
+
+    #[test]
+    fn the_singular_and_fractions_of_a_second() {
+        let error = DrainTimeout::new(Duration::from_millis(500), stranded(&["q"])).unwrap();
+        assert_eq!(
+            error.to_string(),
+            "the drain did not finish within 0.5s: 1 delivery was left unsettled and will be redelivered — q (1)"
+        );
+        assert_eq!(DrainTimeout::new(Duration::ZERO, Vec::new()), None);
+    }
+}
