@@ -1,9 +1,8 @@
 //! Holds the pure parts to `fixtures/contract.json`, which was written from the contract and not from this code.
 
 use crate::message::envelope::{self, Envelope};
-use crate::message::headers::{HeaderValue, Headers};
-use crate::message::properties::Properties;
-use crate::metrics::outcome::Outcome;
+use crate::message::headers::{HeaderValue, Headers, Properties};
+use crate::metrics::Outcome;
 use crate::naming;
 use crate::retry::{Decision, RetryLadder, RetryPolicy, Verdict, Wait, decide};
 use serde_json::{Map, Value, json};

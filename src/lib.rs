@@ -126,11 +126,11 @@ pub use handler::{Ack, Answer, FatalError};
 pub use message::Message;
 pub use message::codec::{Bytes, CodecError, Decode, Encode, Json, Text};
 pub use message::envelope::Envelope;
-pub use message::headers::{HeaderValue, Headers};
-pub use message::properties::Properties;
+pub use message::headers::{HeaderValue, Headers, Properties};
+
 pub use message::publish::Publish;
 pub use message::publish::error::PublishError;
-pub use metrics::outcome::Outcome;
+pub use metrics::Outcome;
 pub use retry::{
     ExplainedAttempt, Explanation, LadderError, NextStep, PolicyError, RetryLadder, RetryPolicy,
     Rung,

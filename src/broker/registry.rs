@@ -89,8 +89,7 @@ pub(crate) fn make(
 }
 
 fn start(name: String, profile: Profile, clock: Arc<dyn Clock>) -> Result<Broker, String> {
-    Broker::start(name, profile, clock)
-        .map_err(|error| format!("no thread could be started: {error}"))
+    Broker::start(name, profile, clock).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

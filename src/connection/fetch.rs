@@ -9,6 +9,7 @@ use crate::message::id::new_id;
 use crate::message::publish::error::{PublishError, PublishErrorKind};
 use crate::message::{Message, Opened};
 use crate::naming;
+use crate::time::threads::Role;
 use crate::transport::{Channel, Failure};
 use crossbeam_channel::{bounded, select};
 use std::sync::Arc;
@@ -116,11 +117,7 @@ impl Connection {
             drop(reply.send(result));
         };
         let clock = &core.services.clock;
-        clock
-            .spawn("rungmq-errand".to_owned(), Box::new(errand))
-            .map_err(|error| {
-                Error::Configuration(format!("no thread could be started: {error}"))
-            })?;
+        clock.spawn(Role::Owner, "rungmq-errand".to_owned(), Box::new(errand))?;
         select! {
             recv(answer) -> result => result.unwrap_or_else(|_| Err(link.lost())),
             recv(link.gone()) -> _ => Err(link.lost()),

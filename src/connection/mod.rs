@@ -117,9 +117,6 @@ impl Connection {
         limit: Duration,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
-        let no_thread = |error: std::io::Error| {
-            Error::Configuration(format!("no thread could be started: {error}"))
-        };
         let sockets = Sockets::default();
         let dialler = Arc::new(Dialler::new(
             transports,
@@ -144,8 +141,7 @@ impl Connection {
             backoff,
             view: Arc::default(),
             writing: Arc::default(),
-        })
-        .map_err(no_thread)?;
+        })?;
         let services = Services {
             publisher: publisher.clone(),
             clock,
@@ -166,7 +162,7 @@ impl Connection {
             backoff,
             attempts: builder.recovery_attempts,
         };
-        supervisor.start(uplink).map_err(no_thread)?;
+        supervisor.start(uplink)?;
         let settings = ConnectionSettings {
             origin: builder.origin.unwrap_or_else(default_origin),
             policy: builder.policy,

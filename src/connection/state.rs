@@ -1,19 +1,32 @@
 //! The state of a connection, shared by its handles and its supervisor.
 
-use super::supervisor::Command;
 use crate::consumer::{Consumer, do_not_wait_for_this_handler};
 use crate::error::Error;
-use crate::link::{Uplink, is_owner_thread};
+use crate::link::{DialError, LinkNotice, Uplink};
 use crate::time::clock::Clock;
 use crate::time::deadline::Deadline;
+use crate::time::threads::{self, is_owner_thread};
 use crossbeam_channel::Sender;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 /// How long dropping the last handle waits.
 const ABANDON: Duration = Duration::from_secs(1);
+
+/// What the supervisor is told, by the handles and by the links.
+pub(super) enum Command {
+    /// From the link of that number; an old one's changes nothing.
+    Notice {
+        number: u64,
+        notice: LinkNotice,
+    },
+    Dialled {
+        number: u64,
+        result: Result<Uplink, DialError>,
+    },
+    Close(Deadline),
+}
 
 #[derive(Clone)]
 pub(super) struct Status(Arc<Shared>);
@@ -183,11 +196,7 @@ impl Status {
         }
         _ended = self.begin(&mut state, Deadline::within(Duration::ZERO));
         // A thread of the library's own, a worker too, must not wait for itself.
-        let current = thread::current();
-        if current
-            .name()
-            .is_some_and(|name| name.starts_with("rungmq-"))
-        {
+        if threads::role().is_some() {
             return;
         }
         let limit = Deadline::within(ABANDON);

@@ -3,8 +3,7 @@
 use super::Control;
 use crate::error::StrandedDelivery;
 use crate::message::Opened;
-use crate::metrics::outcome::Outcome;
-use crate::metrics::{Consumed, Metrics, Received};
+use crate::metrics::{Consumed, Metrics, Outcome, Received};
 use crate::time::instant::monotonic;
 use crossbeam_channel::Sender;
 use parking_lot::Mutex;
@@ -218,7 +217,7 @@ mod tests {
     use crate::message::delivery::Delivery;
     use crate::message::envelope::Envelope;
     use crate::message::headers::Headers;
-    use crate::message::properties::Properties;
+    use crate::message::headers::Properties;
 
     fn task(id: &str) -> Arc<Task> {
         let delivery = Delivery {

@@ -9,12 +9,13 @@ mod share;
 mod subscription;
 
 use crate::error::{DrainTimeout, Error, StrandedDelivery};
-use crate::link::{Generation, Link, Over, OverSignal, Uplink, is_owner_thread};
+use crate::link::{Generation, Link, Over, OverSignal, Uplink};
 use crate::metrics::Metrics;
 use crate::publisher::Publisher;
 use crate::retry::{RetryLadder, RetryPolicy};
 use crate::time::clock::Clock;
 use crate::time::deadline::Deadline;
+use crate::time::threads::is_owner_thread;
 use crate::topology::declaration::Declaration;
 use crossbeam_channel::{Sender, select};
 use in_flight::InFlight;

@@ -16,12 +16,11 @@ use crate::metrics::Metrics;
 use crate::retry::{Decision, RetryPolicy, Verdict, Wait, decide};
 use crate::time::clock::Clock;
 use crate::time::instant::later;
-use crate::time::threads;
+use crate::time::threads::{self, Role, SpawnError};
 use crossbeam_channel::{Select, Sender};
 use log::warn;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -159,11 +158,11 @@ impl Pool {
         }
     }
 
-    fn start_worker(&self, state: &mut State) -> io::Result<()> {
+    fn start_worker(&self, state: &mut State) -> Result<(), SpawnError> {
         let shared = self.0.clone();
         let name = format!("rungmq-worker-{}", self.0.work.label);
         let run = Box::new(move || shared.run());
-        self.0.work.clock.spawn(name, run)?;
+        self.0.work.clock.spawn(Role::Worker, name, run)?;
         state.threads += 1;
         state.starting += 1;
         Ok(())
@@ -203,7 +202,7 @@ impl Pool {
             && let Err(error) = self.start_worker(&mut state)
         {
             warn!(
-                "{}: the handler is dropped with the last handle of its consumer, because no thread could be started: {error}",
+                "{}: the handler is dropped with the last handle of its consumer, because {error}",
                 self.0.work.queue
             );
         }

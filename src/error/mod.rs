@@ -8,6 +8,7 @@ use crate::message::codec::CodecError;
 use crate::message::publish::error::PublishError;
 use crate::naming::NameTooLong;
 use crate::retry::{LadderError, PolicyError};
+use crate::time::threads::SpawnError;
 use crate::topology::TopologyError;
 use crate::transport::Failure;
 use std::fmt;
@@ -147,6 +148,12 @@ impl std::error::Error for Error {
             Self::Drain(error) => error.source(),
             _ => None,
         }
+    }
+}
+
+impl From<SpawnError> for Error {
+    fn from(error: SpawnError) -> Self {
+        Self::Configuration(error.to_string())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::time::clock::Clock;
 use crate::time::instant::{later, monotonic};
+use crate::time::threads::Role;
 use crate::transport::{Dialled, KillSwitch, Transport};
 use crossbeam_channel::bounded;
 use parking_lot::Mutex;
@@ -133,8 +134,8 @@ impl Dialler {
             }
         };
         self.clock
-            .spawn("rungmq-dial".to_owned(), Box::new(attempt))
-            .map_err(|failed| error(format!("no thread could be started: {failed}")))?;
+            .spawn(Role::Owner, "rungmq-dial".to_owned(), Box::new(attempt))
+            .map_err(|failed| error(failed.to_string()))?;
         match answer.recv_deadline(limit) {
             Ok(dialled) => dialled.map_err(error),
             Err(_) => {

@@ -17,9 +17,9 @@ pub(crate) use dialler::{DialError, Dialler, Sockets};
 pub(crate) use generation::Generation;
 pub(crate) use opener::{Link, LinkNotice};
 
+use crate::time::threads::SpawnError;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 /// The consuming side of a connection while it is up: the link, and who declares and checks on it.
@@ -38,21 +38,14 @@ impl Uplink {
     ) -> Result<Self, DialError> {
         let clock = dialler.clock();
         let dialled = dialler.dial()?;
-        let no_thread = |error: std::io::Error| DialError {
+        let no_thread = |error: SpawnError| DialError {
             address: dialler.address(),
-            reason: format!("no thread could be started: {error}"),
+            reason: error.to_string(),
         };
         let link = Link::start(dialled, "consume", clock.as_ref(), notify).map_err(no_thread)?;
         let admin = Admin::start(link.clone(), limit, clock).map_err(no_thread)?;
         Ok(Self { link, admin })
     }
-}
-
-/// Whether this is one of the library's threads that others wait for. A worker is not: it may wait like any caller.
-pub(crate) fn is_owner_thread() -> bool {
-    let current = thread::current();
-    let name = current.name().unwrap_or_default();
-    name.starts_with("rungmq-") && !name.starts_with("rungmq-worker-")
 }
 
 /// Tells any number of waiters at once that something is over, by being dropped.

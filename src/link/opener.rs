@@ -2,13 +2,12 @@
 
 use super::{Over, OverSignal, is_over};
 use crate::time::clock::Clock;
-use crate::time::threads;
+use crate::time::threads::{self, Role, SpawnError};
 use crate::transport;
 use crate::transport::{Activity, Channel, Dialled, Failure, KillSwitch, LinkEvent};
 use crossbeam_channel::{Receiver, Select, Sender, bounded, select_biased, unbounded};
 use log::debug;
 use parking_lot::Mutex;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,7 +45,7 @@ impl Link {
         name: &str,
         clock: &dyn Clock,
         notify: impl Fn(LinkNotice) + Send + 'static,
-    ) -> io::Result<Arc<Self>> {
+    ) -> Result<Arc<Self>, SpawnError> {
         let (requests, inbox) = unbounded();
         let (over, gone) = Over::new();
         let reason = Arc::new(Mutex::new(None));
@@ -58,6 +57,7 @@ impl Link {
             _over: over,
         };
         clock.spawn(
+            Role::Owner,
             format!("rungmq-opener-{name}"),
             Box::new(move || opener.run(&notify)),
         )?;

@@ -1,7 +1,6 @@
 //! Messages as they cross the transport seam: plain data, with a body that copies share.
 
-use super::headers::Headers;
-use super::properties::Properties;
+use super::headers::{Headers, Properties};
 use std::sync::Arc;
 
 /// A message body, shared by a delivery and the copies made of it.

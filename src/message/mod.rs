@@ -6,13 +6,12 @@ pub(crate) mod delivery;
 pub(crate) mod envelope;
 pub(crate) mod headers;
 pub(crate) mod id;
-pub(crate) mod properties;
 pub(crate) mod publish;
 
 use delivery::Delivery;
 use envelope::{Envelope, application_headers};
+use headers::Properties;
 use headers::{HeaderValue, Headers};
-use properties::Properties;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 

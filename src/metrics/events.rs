@@ -1,6 +1,6 @@
 //! What an observer is told.
 
-use super::outcome::Outcome;
+use super::Outcome;
 use std::fmt;
 use std::time::Duration;
 

@@ -4,9 +4,8 @@ use super::events::{
     Consumed, CopyLanded, HandedBack, Published, Received, Recovered, RungMissing, SetAsideFailed,
 };
 use super::families::{FAMILIES, Family, Kind, Metric};
-use super::outcome::Outcome;
 use super::snapshot::{Distribution, Sample, Snapshot, Value};
-use super::{Observer, prometheus};
+use super::{Observer, Outcome, prometheus};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-use super::outcome::Outcome;
+use super::Outcome;
 use super::*;
 use std::time::Duration;
 

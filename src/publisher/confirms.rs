@@ -176,7 +176,7 @@ impl<T> Tracker<T> {
 mod tests {
     use super::*;
     use crate::message::headers::Headers;
-    use crate::message::properties::Properties;
+    use crate::message::headers::Properties;
     use crate::time::instant::monotonic;
     use std::sync::Arc;
 

@@ -1,9 +1,11 @@
 //! The publishing link and its channels: opened when something is to be published, replaced, and lost.
 
+use super::Command;
 use super::opening::{Opened, confirm_channel, open};
 use super::thread::{LANES, PublisherThread, State, Which};
-use super::{Command, PublishResult, UnknownCause};
+use crate::message::publish::error::{PublishResult, UnknownCause};
 use crate::time::instant::later;
+use crate::time::threads::Role;
 use crate::transport::Failure;
 use log::{debug, warn};
 use std::time::Instant;
@@ -23,8 +25,12 @@ impl PublisherThread {
             drop(commands.send(Command::Opened(opened)));
         };
         let name = "rungmq-open-publishing".to_owned();
-        if let Err(error) = self.settings.clock.spawn(name, Box::new(opening)) {
-            self.not_opened(&format!("no thread could be started: {error}"));
+        if let Err(error) = self
+            .settings
+            .clock
+            .spawn(Role::Owner, name, Box::new(opening))
+        {
+            self.not_opened(&error.to_string());
         }
     }
 

@@ -13,49 +13,27 @@ mod thread;
 
 use crate::link::{Backoff, Dialler, Generation, Link};
 use crate::message::delivery::Outgoing;
+use crate::message::publish::error::PublishResult;
 use crate::metrics::{Metrics, PublishOutcome, Published};
 use crate::time::clock::Clock;
 use crate::time::instant::monotonic;
+use crate::time::threads::SpawnError;
 use crossbeam_channel::{Sender, unbounded};
 use log::warn;
 use parking_lot::Mutex;
 use reply::{Pending, Reply, reply};
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How one copy or publish ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum PublishResult {
-    /// A queue has it.
-    Confirmed,
-    /// No queue took it.
-    Unroutable(String),
-    /// The broker refused it: a nack.
-    Nacked,
-    /// It was never written, so the broker does not have it.
-    NotSent(String),
-    /// It was written and nobody answered: the broker may have it or not.
-    Unknown(UnknownCause),
-    /// The broker closed the channel over this very message.
-    ChannelClosed(String),
-}
-
-/// Why there is no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum UnknownCause {
-    Timeout,
-    Lost(String),
-}
-
-impl PublishResult {
-    fn outcome(&self) -> PublishOutcome {
-        match self {
-            Self::Confirmed => PublishOutcome::Confirmed,
-            Self::Unroutable(_) => PublishOutcome::Unroutable,
-            Self::Nacked | Self::NotSent(_) | Self::ChannelClosed(_) => PublishOutcome::Refused,
-            Self::Unknown(_) => PublishOutcome::Failed,
+/// How the metrics count a publish that ended so.
+fn publish_outcome(result: &PublishResult) -> PublishOutcome {
+    match result {
+        PublishResult::Confirmed => PublishOutcome::Confirmed,
+        PublishResult::Unroutable(_) => PublishOutcome::Unroutable,
+        PublishResult::Nacked | PublishResult::NotSent(_) | PublishResult::ChannelClosed(_) => {
+            PublishOutcome::Refused
         }
+        PublishResult::Unknown(_) => PublishOutcome::Failed,
     }
 }
 
@@ -165,7 +143,7 @@ impl Publisher {
     /// Starts the thread. The receiver becomes ready (disconnected) when the thread has ended.
     pub(crate) fn start(
         settings: PublisherSettings,
-    ) -> io::Result<(Self, crate::link::OverSignal)> {
+    ) -> Result<(Self, crate::link::OverSignal), SpawnError> {
         let (commands, inbox) = unbounded();
         let settings = Arc::new(settings);
         let ended = thread::start(inbox, commands.clone(), settings.clone())?;
@@ -197,7 +175,7 @@ impl Publisher {
         let exchange = message.exchange.clone();
         let since = monotonic();
         let result = self.begin(message, since).wait(self.give_up(since));
-        let published = Published::new(&exchange, result.outcome(), since.elapsed());
+        let published = Published::new(&exchange, publish_outcome(&result), since.elapsed());
         self.settings.metrics.published(&published);
         result
     }
@@ -211,7 +189,7 @@ impl Publisher {
             .collect();
         let finish = |(exchange, pending): (String, Pending)| {
             let result = pending.wait(self.give_up(since));
-            let published = Published::new(&exchange, result.outcome(), since.elapsed());
+            let published = Published::new(&exchange, publish_outcome(&result), since.elapsed());
             self.settings.metrics.published(&published);
             result
         };

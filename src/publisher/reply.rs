@@ -1,6 +1,6 @@
 //! How a caller of `publish` waits for its answer.
 
-use super::{PublishResult, UnknownCause};
+use crate::message::publish::error::{PublishResult, UnknownCause};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::Instant;

@@ -2,18 +2,17 @@
 
 use super::channel::{Lane, Received};
 use super::{
-    Command, PublishResult, PublisherSettings, PublisherView, UnknownCause, Waiter, Writing,
-    blocked_text,
+    Command, PublisherSettings, PublisherView, Waiter, Writing, blocked_text, publish_outcome,
 };
 use crate::link::{Backoff, Link, LinkNotice, Over, OverSignal};
+use crate::message::publish::error::{PublishResult, UnknownCause};
 use crate::metrics::Published;
 use crate::time::deadline::Deadline;
 use crate::time::instant::monotonic;
-use crate::time::threads;
+use crate::time::threads::{self, Role, SpawnError};
 use crossbeam_channel::{Receiver, Select, Sender};
 use log::{debug, warn};
 use std::collections::HashSet;
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,7 +32,7 @@ pub(super) fn start(
     inbox: Receiver<Command>,
     commands: Sender<Command>,
     settings: Arc<PublisherSettings>,
-) -> io::Result<OverSignal> {
+) -> Result<OverSignal, SpawnError> {
     let (over, ended) = Over::new();
     let mut publisher = PublisherThread {
         copies: Lane::new(settings.confirm_timeout),
@@ -56,7 +55,7 @@ pub(super) fn start(
         publisher.run();
         drop(over);
     };
-    clock.spawn("rungmq-publisher".to_owned(), Box::new(run))?;
+    clock.spawn(Role::Owner, "rungmq-publisher".to_owned(), Box::new(run))?;
     Ok(ended)
 }
 
@@ -307,9 +306,11 @@ impl PublisherThread {
 
     pub(super) fn answer(&self, waiter: Waiter, since: Instant, result: PublishResult) {
         if matches!(waiter, Waiter::Consumer { .. }) {
-            self.settings
-                .metrics
-                .published(&Published::new("", result.outcome(), since.elapsed()));
+            self.settings.metrics.published(&Published::new(
+                "",
+                publish_outcome(&result),
+                since.elapsed(),
+            ));
         }
         waiter.answer(result);
     }

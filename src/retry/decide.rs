@@ -1,7 +1,7 @@
 //! What happens to a delivery once its handler has answered: a pure function.
 
 use super::policy::{RetryPolicy, Step, in_broker};
-use crate::metrics::outcome::Outcome;
+use crate::metrics::Outcome;
 use std::time::Duration;
 
 /// What the handler said, or what kept it from running.

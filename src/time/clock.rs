@@ -8,10 +8,9 @@
 )]
 
 use super::instant::monotonic;
-use super::threads;
+use super::threads::{self, Role, SpawnError};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::fmt;
-use std::io;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -31,7 +30,12 @@ pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
     fn chance(&self) -> f64;
 
     /// Starts a thread whose work this clock waits for before it moves on.
-    fn spawn(&self, name: String, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
+    fn spawn(
+        &self,
+        role: Role,
+        name: String,
+        work: Box<dyn FnOnce() + Send>,
+    ) -> Result<(), SpawnError>;
 }
 
 /// Becomes ready at its time, once, and is over with its drop.
@@ -109,7 +113,12 @@ impl Clock for SystemClock {
         rand::random()
     }
 
-    fn spawn(&self, name: String, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        threads::spawn(None, name, work)
+    fn spawn(
+        &self,
+        role: Role,
+        name: String,
+        work: Box<dyn FnOnce() + Send>,
+    ) -> Result<(), SpawnError> {
+        threads::spawn(None, role, name, work)
     }
 }

@@ -2,12 +2,11 @@
 
 use super::clock::{Clock, Timer};
 use super::instant::{later, monotonic};
-use super::threads::{self, Crew};
+use super::threads::{self, Crew, Role, SpawnError};
 use crossbeam_channel::Sender;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io;
 use std::sync::{Arc, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -302,8 +301,13 @@ impl Clock for TestClock {
         self.0.time.lock().chance
     }
 
-    fn spawn(&self, name: String, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        threads::spawn(Some(&self.0.crew), name, work)
+    fn spawn(
+        &self,
+        role: Role,
+        name: String,
+        work: Box<dyn FnOnce() + Send>,
+    ) -> Result<(), SpawnError> {
+        threads::spawn(Some(&self.0.crew), role, name, work)
     }
 }
 
@@ -350,7 +354,9 @@ mod tests {
                 done.send((round, inner.elapsed())).unwrap();
             }
         };
-        clock.spawn("waiter".to_owned(), Box::new(work)).unwrap();
+        clock
+            .spawn(Role::Owner, "waiter".to_owned(), Box::new(work))
+            .unwrap();
         clock.advance(3 * SECOND);
         let rounds: Vec<_> = count.try_iter().collect();
         assert_eq!(rounds, [(0, SECOND), (1, 2 * SECOND), (2, 3 * SECOND)]);
@@ -385,7 +391,9 @@ mod tests {
                 threads::ready(select, None);
             }
         };
-        clock.spawn("ticker".to_owned(), Box::new(work)).unwrap();
+        clock
+            .spawn(Role::Owner, "ticker".to_owned(), Box::new(work))
+            .unwrap();
         clock
     }
 

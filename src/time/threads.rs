@@ -6,8 +6,9 @@
 use super::instant::monotonic;
 use crossbeam_channel::{Receiver, Select, Sender, bounded};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -17,22 +18,62 @@ use std::time::{Duration, Instant};
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 thread_local! {
+    /// Set once, by [`spawn`]; `None` on the threads of the service. Without a destructor, so that the last handle of a
+    /// connection may be dropped by another thread-local's.
+    static ROLE: Cell<Option<Role>> = const { Cell::new(None) };
     static MEMBERSHIP: RefCell<Option<Membership>> = const { RefCell::new(None) };
 }
 
-/// Starts a thread, as a member of `crew` if there is one.
+/// What a library thread is for, which decides whether it may wait for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Owns state or makes a broker call that other threads wait for.
+    Owner,
+    /// Runs handlers, which may wait like any caller.
+    Worker,
+}
+
+/// The operating system refused a thread.
+#[derive(Debug)]
+pub(crate) struct SpawnError {
+    name: String,
+    source: io::Error,
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "failed to spawn thread `{}`: {}", self.name, self.source)
+    }
+}
+
+/// Starts a thread in its role, as a member of `crew` if there is one.
 pub(crate) fn spawn(
     crew: Option<&Arc<Crew>>,
+    role: Role,
     name: String,
     work: impl FnOnce() + Send + 'static,
-) -> io::Result<()> {
-    // Before it runs: there is no moment at which its work is nobody's.
+) -> Result<(), SpawnError> {
+    // The membership exists before the thread runs, so that its work counts from the first moment.
     let membership = crew.map(|crew| crew.join(name.clone()));
-    thread::Builder::new().name(name).spawn(move || {
+    let started = thread::Builder::new().name(name.clone()).spawn(move || {
+        ROLE.set(Some(role));
         MEMBERSHIP.set(membership);
         work();
-    })?;
-    Ok(())
+    });
+    match started {
+        Ok(_) => Ok(()),
+        Err(source) => Err(SpawnError { name, source }),
+    }
+}
+
+/// The role of this thread; `None` on a thread of the service.
+pub(crate) fn role() -> Option<Role> {
+    ROLE.get()
+}
+
+/// Whether other threads wait for this one, so that it must not wait for them.
+pub(crate) fn is_owner_thread() -> bool {
+    role() == Some(Role::Owner)
 }
 
 /// Blocks until an operation of `select` is ready, or the limit is over; which one is for the caller to find out.
@@ -308,7 +349,7 @@ mod tests {
                 }
             }
         };
-        spawn(Some(crew), "relay".to_owned(), work).unwrap();
+        spawn(Some(crew), Role::Owner, "relay".to_owned(), work).unwrap();
     }
 
     #[test]
@@ -346,7 +387,7 @@ mod tests {
                 wait(&shared.1, &mut desk, |desk| desk.work > 0 || desk.closed);
             }
         };
-        spawn(Some(&crew), "clerk".to_owned(), work).unwrap();
+        spawn(Some(&crew), Role::Owner, "clerk".to_owned(), work).unwrap();
         for round in 1..=500 {
             desk.0.lock().work += 1;
             desk.1.notify_one();
@@ -364,7 +405,7 @@ mod tests {
         let work = move || {
             let _ = held.recv();
         };
-        spawn(Some(&crew), "busy".to_owned(), work).unwrap();
+        spawn(Some(&crew), Role::Owner, "busy".to_owned(), work).unwrap();
         let settled = crew.settle(monotonic() + Duration::from_millis(20));
         assert_eq!(settled, Err(vec!["busy".to_owned()]));
         drop(release);
@@ -382,7 +423,7 @@ mod tests {
                 wait(&shared.1, &mut closed, |closed| *closed);
             }
         };
-        spawn(Some(&crew), "deaf".to_owned(), work).unwrap();
+        spawn(Some(&crew), Role::Owner, "deaf".to_owned(), work).unwrap();
         settle(&crew);
         let mut closed = desk.0.lock();
         let settled = crew.settle(monotonic() + Duration::from_millis(20));

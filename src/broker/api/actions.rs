@@ -10,8 +10,7 @@ use crate::broker::model::refusal::Refusal;
 use crate::broker::server::broker::Broker;
 use crate::error::Error;
 use crate::message::delivery::{Body, Outgoing};
-use crate::message::headers::Headers;
-use crate::message::properties::Properties;
+use crate::message::headers::{Headers, Properties};
 use crate::naming::{self, NameTooLong};
 use crate::topology::declaration::ExchangeKind;
 

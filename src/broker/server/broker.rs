@@ -6,10 +6,10 @@ use super::timer;
 use crate::broker::model::Moment;
 use crate::broker::model::profile::Profile;
 use crate::time::clock::Clock;
+use crate::time::threads::SpawnError;
 use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 use std::fmt;
-use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -94,7 +94,7 @@ impl Broker {
         name: impl Into<String>,
         profile: Profile,
         clock: Arc<dyn Clock>,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, SpawnError> {
         let name = name.into();
         let (changed, changes) = crossbeam_channel::bounded(1);
         let shared = Arc::new(Shared {

@@ -2,14 +2,13 @@
 
 use super::broker::{Due, Shared};
 use crate::time::clock::{Clock, Timer};
-use crate::time::threads;
+use crate::time::threads::{self, Role, SpawnError};
 use crossbeam_channel::{Receiver, Select, TryRecvError, never, tick};
-use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Starts the thread. It ends with the broker, whose end of `changes` is dropped.
-pub(crate) fn start(shared: &Arc<Shared>, changes: Receiver<()>) -> io::Result<()> {
+pub(crate) fn start(shared: &Arc<Shared>, changes: Receiver<()>) -> Result<(), SpawnError> {
     let clock = shared.clock().clone();
     let weak = Arc::downgrade(shared);
     let name = format!("rungmq-memory-{}", shared.name());
@@ -22,7 +21,7 @@ pub(crate) fn start(shared: &Arc<Shared>, changes: Receiver<()>) -> io::Result<(
             });
         }
     };
-    clock.spawn(name, Box::new(timer))
+    clock.spawn(Role::Owner, name, Box::new(timer))
 }
 
 /// What a wait ended with.

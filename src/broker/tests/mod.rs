@@ -12,8 +12,7 @@ mod timing;
 
 use super::{Broker, MemoryTransport, Profile};
 use crate::message::delivery::{Delivery, Outgoing};
-use crate::message::headers::{HeaderValue, Headers};
-use crate::message::properties::Properties;
+use crate::message::headers::{HeaderValue, Headers, Properties};
 use crate::time::clock::SystemClock;
 use crate::time::instant::monotonic;
 use crate::topology::declaration::Declaration;

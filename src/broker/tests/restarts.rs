@@ -4,9 +4,8 @@ use super::*;
 use crate::time::clock::{Clock, Timer};
 use crate::time::instant::monotonic;
 use crate::time::test_clock::TestClock;
-use crate::time::threads;
+use crate::time::threads::{self, Role, SpawnError};
 use crate::topology::declaration::ExchangeKind;
-use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -184,8 +183,13 @@ impl Clock for Restless {
         0.5
     }
 
-    fn spawn(&self, name: String, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        threads::spawn(None, name, work)
+    fn spawn(
+        &self,
+        role: Role,
+        name: String,
+        work: Box<dyn FnOnce() + Send>,
+    ) -> Result<(), SpawnError> {
+        threads::spawn(None, role, name, work)
     }
 }
 

@@ -3,7 +3,7 @@
 //! It makes no call to the broker itself. Whoever dials does so on a thread of its own; what the supervisor waits for it
 //! waits for with a limit, and behind every limit stands the kill switch of the sockets.
 
-use super::state::{Phase, Status};
+use super::state::{Command, Phase, Status};
 use crate::consumer::{Consumer, GRACE, drained};
 use crate::link::{
     Backoff, DialError, Dialler, LinkNotice, Operation, OverSignal, Sockets, Uplink, is_over,
@@ -13,11 +13,10 @@ use crate::publisher::Publisher;
 use crate::time::clock::{Clock, Timer};
 use crate::time::deadline::Deadline;
 use crate::time::instant::later;
-use crate::time::threads;
+use crate::time::threads::{self, Role, SpawnError};
 use crate::topology::declaration::Declaration;
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, tick};
 use log::{debug, info, warn};
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,19 +26,6 @@ const AFTER_KILL: Duration = Duration::from_millis(300);
 const PROBE_INTERVAL: Duration = Duration::from_secs(30);
 /// How often the publisher's writes are watched.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
-
-pub(super) enum Command {
-    /// From the link of that number; an old one's changes nothing.
-    Notice {
-        number: u64,
-        notice: LinkNotice,
-    },
-    Dialled {
-        number: u64,
-        result: Result<Uplink, DialError>,
-    },
-    Close(Deadline),
-}
 
 /// Opens link `number`, whose notices go to the supervisor.
 pub(super) fn open_uplink(
@@ -72,7 +58,7 @@ pub(super) struct Supervisor {
 
 impl Supervisor {
     /// Starts the thread; the present link is number 0.
-    pub(super) fn start(self, uplink: Uplink) -> io::Result<()> {
+    pub(super) fn start(self, uplink: Uplink) -> Result<(), SpawnError> {
         let now = self.clock.now();
         let mut supervision = Supervision {
             supervisor: self,
@@ -87,7 +73,7 @@ impl Supervisor {
         };
         let clock = supervision.supervisor.clock.clone();
         let run = move || supervision.run();
-        clock.spawn("rungmq-supervisor".to_owned(), Box::new(run))
+        clock.spawn(Role::Owner, "rungmq-supervisor".to_owned(), Box::new(run))
     }
 }
 
@@ -224,8 +210,12 @@ impl Supervision {
             drop(commands.send(Command::Dialled { number, result }));
         };
         let name = "rungmq-redial".to_owned();
-        if let Err(error) = self.supervisor.clock.spawn(name, Box::new(redial)) {
-            warn!("no thread could be started to connect again: {error}");
+        if let Err(error) = self
+            .supervisor
+            .clock
+            .spawn(Role::Owner, name, Box::new(redial))
+        {
+            warn!("not connected again: {error}");
             self.pause();
         }
     }

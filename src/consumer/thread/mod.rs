@@ -13,7 +13,7 @@ use crate::retry::Rung;
 use crate::time::clock::Timer;
 use crate::time::deadline::Deadline;
 use crate::time::instant::later;
-use crate::time::threads;
+use crate::time::threads::{self, Role};
 use crate::transport::Failure;
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded, unbounded};
 use log::{info, warn};
@@ -87,11 +87,12 @@ pub(crate) fn start(
         drop(over);
     };
     clock
-        .spawn(format!("rungmq-consumer-{label}"), Box::new(run))
-        .map_err(|error| {
-            consumer.0.pool.close();
-            Error::Configuration(format!("no consumer thread could be started: {error}"))
-        })?;
+        .spawn(
+            Role::Owner,
+            format!("rungmq-consumer-{label}"),
+            Box::new(run),
+        )
+        .inspect_err(|_| consumer.0.pool.close())?;
     await_start(&consumer, &outcome, limit)?;
     Ok(consumer)
 }

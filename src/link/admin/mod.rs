@@ -3,7 +3,7 @@
 use super::{Link, Over, OverSignal, is_over};
 use crate::time::clock::Clock;
 use crate::time::instant::{later, monotonic};
-use crate::time::threads;
+use crate::time::threads::{self, Role, SpawnError};
 use crate::topology::declaration::Declaration;
 use crate::transport::{Channel, Failure};
 use crossbeam_channel::{
@@ -11,7 +11,6 @@ use crossbeam_channel::{
 };
 use log::warn;
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,7 +51,7 @@ impl Admin {
         link: Arc<Link>,
         limit: Duration,
         clock: &Arc<dyn Clock>,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, SpawnError> {
         let (jobs, inbox) = unbounded();
         let mut coordinator = Coordinator {
             performer: Some(Performer::start(&link, clock.as_ref())?),
@@ -62,6 +61,7 @@ impl Admin {
             left: Vec::new(),
         };
         clock.spawn(
+            Role::Owner,
             "rungmq-admin".to_owned(),
             Box::new(move || coordinator.run(&inbox)),
         )?;
@@ -172,7 +172,7 @@ impl Coordinator {
         }
         self.wait_for_room(limit)?;
         Performer::start(&self.link, self.clock.as_ref()).map_err(|error| {
-            warn!("no thread could be started to ask the broker: {error}");
+            warn!("the broker was not asked: {error}");
             Failure::TimedOut
         })
     }
@@ -212,7 +212,10 @@ impl Coordinator {
     /// Closing a channel may hang like any other call, so not on the coordinator's thread.
     fn close_elsewhere(&self, channel: Box<dyn Channel>) {
         let closing = Box::new(move || drop(channel.close()));
-        drop(self.clock.spawn("rungmq-probe".to_owned(), closing));
+        drop(
+            self.clock
+                .spawn(Role::Owner, "rungmq-probe".to_owned(), closing),
+        );
     }
 }
 
@@ -224,7 +227,7 @@ struct Performer {
 }
 
 impl Performer {
-    fn start(link: &Arc<Link>, clock: &dyn Clock) -> io::Result<Self> {
+    fn start(link: &Arc<Link>, clock: &dyn Clock) -> Result<Self, SpawnError> {
         let (operations, inbox) = unbounded();
         let (outbox, results) = unbounded();
         let (over, ended) = Over::new();
@@ -237,7 +240,7 @@ impl Performer {
             }
             drop(over);
         };
-        clock.spawn("rungmq-admin-call".to_owned(), Box::new(calls))?;
+        clock.spawn(Role::Owner, "rungmq-admin-call".to_owned(), Box::new(calls))?;
         Ok(Self {
             operations,
             results,

@@ -2,8 +2,7 @@
 
 use super::delivery::Outgoing;
 use super::envelope::is_reserved;
-use super::headers::{HeaderValue, Headers};
-use super::properties::Properties;
+use super::headers::{HeaderValue, Headers, Properties};
 use super::{ORIGINAL_EXCHANGE, ORIGINAL_ROUTING_KEY, Opened};
 use crate::naming::LONGEST_NAME;
 

@@ -1,7 +1,6 @@
 //! What the library itself says about a message, in headers whose names are reserved.
 
-use super::headers::{HeaderValue, Headers};
-use super::properties::Properties;
+use super::headers::{HeaderValue, Headers, Properties};
 use std::time::Duration;
 
 /// The prefix of the headers that belong to the library and its siblings in other languages.

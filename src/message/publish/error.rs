@@ -2,7 +2,7 @@
 
 use super::Publish;
 use crate::message::codec::CodecError;
-use crate::publisher::{PublishResult, UnknownCause};
+
 use std::error::Error;
 use std::fmt;
 
@@ -14,6 +14,30 @@ use std::fmt;
 pub struct PublishError {
     kind: PublishErrorKind,
     message: Option<Box<Publish>>,
+}
+
+/// How one copy or publish ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PublishResult {
+    /// A queue has it.
+    Confirmed,
+    /// No queue took it.
+    Unroutable(String),
+    /// The broker refused it: a nack.
+    Nacked,
+    /// It was never written, so the broker does not have it.
+    NotSent(String),
+    /// It was written and nobody answered: the broker may have it or not.
+    Unknown(UnknownCause),
+    /// The broker closed the channel over this very message.
+    ChannelClosed(String),
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum UnknownCause {
+    Timeout,
+    Lost(String),
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -1,8 +1,9 @@
 //! One confirm channel with what waits for it and what is in flight on it.
 
 use super::confirms::{Answer, Tracker};
-use super::{Job, PublishResult, UnknownCause, Waiter};
+use super::{Job, Waiter};
 use crate::message::delivery::Outgoing;
+use crate::message::publish::error::{PublishResult, UnknownCause};
 use crate::time::instant::{later, monotonic};
 use crate::transport::{Channel, Confirms, Failure, Gone};
 use std::collections::VecDeque;

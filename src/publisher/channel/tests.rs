@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::link::Generation;
-use crate::message::headers::Headers;
-use crate::message::properties::Properties;
+use crate::message::headers::{Headers, Properties};
 use crate::publisher::CopyAnswer;
 use crate::transport::fake::{FakeChannel, FakeConfirms};
 use crate::transport::{Activity, Confirm};

@@ -1,11 +1,10 @@
 //! One amiquip channel, and its subscription.
 
-use super::confirms::AmqpConfirms;
 use super::failure;
 use super::table::{amqp_properties, properties, table};
 use crate::message::delivery::{Delivery, Outgoing, Returned};
 use crate::topology::declaration::{Declaration, ExchangeKind};
-use crate::transport::{Channel, Confirms, Failure, Incoming, Subscription};
+use crate::transport::{Channel, Confirm, Confirms, Failure, Gone, Incoming, Subscription};
 use amiquip::{
     ConsumerMessage, ConsumerOptions, ExchangeDeclareOptions, ExchangeType, FieldTable, Publish,
     QueueDeclareOptions,
@@ -272,5 +271,44 @@ impl Drop for AmqpSubscription<'_> {
                 }
             }
         }
+    }
+}
+
+/// Both listeners stay for as long as the channel: without one amiquip logs whole messages.
+struct AmqpConfirms {
+    confirms: Receiver<amiquip::Confirm>,
+    returns: Receiver<amiquip::Return>,
+}
+
+impl fmt::Debug for AmqpConfirms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AmqpConfirms")
+    }
+}
+
+impl Confirms for AmqpConfirms {
+    fn watch<'s>(&'s self, select: &mut Select<'s>) -> usize {
+        select.recv(&self.confirms)
+    }
+
+    fn next_confirm(&self) -> Result<Option<Confirm>, Gone> {
+        match self.confirms.try_recv() {
+            Ok(amiquip::Confirm::Ack(confirm)) => Ok(Some(Confirm {
+                tag: confirm.delivery_tag,
+                multiple: confirm.multiple,
+                ack: true,
+            })),
+            Ok(amiquip::Confirm::Nack(confirm)) => Ok(Some(Confirm {
+                tag: confirm.delivery_tag,
+                multiple: confirm.multiple,
+                ack: false,
+            })),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(Gone),
+        }
+    }
+
+    fn next_return(&self) -> Option<Returned> {
+        self.returns.try_recv().ok().map(returned)
     }
 }

@@ -1,7 +1,6 @@
 //! The transport over a socket: amiquip, behind the crate's own seam.
 
 mod channel;
-mod confirms;
 mod guard;
 mod login;
 mod socket;

@@ -1,7 +1,6 @@
 //! Headers and properties, between our types and amiquip's.
 
-use crate::message::headers::{HeaderValue, Headers};
-use crate::message::properties::Properties;
+use crate::message::headers::{HeaderValue, Headers, Properties};
 use amiquip::{AmqpProperties, AmqpValue, FieldTable};
 use amq_protocol_types::DecimalValue;
 

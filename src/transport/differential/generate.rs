@@ -2,8 +2,7 @@
 
 use super::program::{EXCHANGES, LINKS, Program, QUEUES, Step};
 use crate::message::delivery::Outgoing;
-use crate::message::headers::{HeaderValue, Headers};
-use crate::message::properties::Properties;
+use crate::message::headers::{HeaderValue, Headers, Properties};
 use crate::topology::declaration::{Declaration, ExchangeKind};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

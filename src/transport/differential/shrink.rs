@@ -2,8 +2,7 @@
 
 use super::program::{Program, Step};
 use crate::message::delivery::Outgoing;
-use crate::message::headers::Headers;
-use crate::message::properties::Properties;
+use crate::message::headers::{Headers, Properties};
 use crate::topology::declaration::Declaration;
 
 /// The smallest program found that still `fails`.

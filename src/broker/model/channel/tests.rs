@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::broker::model::message::Message;
-use crate::message::headers::Headers;
-use crate::message::properties::Properties;
+use crate::message::headers::{Headers, Properties};
 use std::sync::Arc;
 
 fn unacked(consumer: Option<u64>) -> Unacked {

@@ -1,7 +1,7 @@
 //! The record that dead-lettering leaves, as both versions write it.
 
 use super::*;
-use crate::message::properties::Properties;
+use crate::message::headers::Properties;
 use std::sync::Arc;
 
 const PROFILES: [Profile; 2] = [Profile::V3_10, Profile::V4_0];

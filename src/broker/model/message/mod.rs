@@ -3,8 +3,7 @@
 use super::profile::Profile;
 use super::refusal::Refusal;
 use crate::message::delivery::{Body, Outgoing};
-use crate::message::headers::{HeaderValue, Headers};
-use crate::message::properties::Properties;
+use crate::message::headers::{HeaderValue, Headers, Properties};
 
 /// The longest time to live, in milliseconds: ten years.
 pub(crate) const LONGEST_TTL: i128 = 315_360_000_000;

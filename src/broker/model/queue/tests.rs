@@ -1,7 +1,7 @@
 //! What a queue takes, takes back and lets go.
 
 use super::*;
-use crate::message::properties::Properties;
+use crate::message::headers::Properties;
 
 struct Fixture {
     queue: Queue,

@@ -1,8 +1,7 @@
 //! The order of a queue.
 
 use super::*;
-use crate::message::headers::Headers;
-use crate::message::properties::Properties;
+use crate::message::headers::{Headers, Properties};
 use proptest::prelude::*;
 
 fn entry(place: u64) -> Entry {

@@ -5,7 +5,7 @@
 //! moment a drain may begin, its deadline pass, or the channel die.
 
 use super::*;
-use crate::metrics::outcome::Outcome;
+use crate::metrics::Outcome;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 const RUNG: Duration = Duration::from_secs(40);
