@@ -9,6 +9,7 @@
 //! | [`broker`] | what is declared, permissions, virtual hosts, policies, names, what RabbitMQ does by version |
 //! | [`metrics`] | names, labels, Prometheus, an observer of your own |
 //! | [`testing`] | a handler, a policy, a topology under test, without a server and without waiting |
+//! | [`internals`] | for contributors: the threads, the states of a delivery, the rules, how to add something |
 
 #[doc = include_str!("guarantees.md")]
 pub mod guarantees {}
@@ -30,3 +31,6 @@ pub mod metrics {}
 
 #[doc = include_str!("testing.md")]
 pub mod testing {}
+
+#[doc = include_str!("internals.md")]
+pub mod internals {}
