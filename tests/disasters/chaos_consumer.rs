@@ -12,10 +12,8 @@
     reason = "the diary has the time of day, and slow work takes real time"
 )]
 
-#[path = "../tests/disasters/chaos/work.rs"]
-mod work;
-
 use crossbeam_channel::{bounded, select, tick};
+use harness::work::{self, Line, Plan, Step, UNDECODABLE, Work};
 use rungmq::{Ack, CodecError, Connection, Decode, FatalError, Json, Message};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
@@ -26,7 +24,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use work::{Line, Plan, Step, UNDECODABLE, Work};
 
 const SLOW: Duration = Duration::from_millis(400);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);

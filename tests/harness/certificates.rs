@@ -8,8 +8,11 @@ use rcgen::{
     KeyPair, KeyUsagePurpose,
 };
 
+use crate::rabbitmq::Node;
+use crate::rabbitmq::node::free_port;
+
 /// Signs certificates; its own is in [`Authority::file`].
-pub(crate) struct Authority {
+pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
     name: String,
@@ -17,14 +20,14 @@ pub(crate) struct Authority {
 
 /// A certificate and its private key.
 #[derive(Clone, Debug)]
-pub(crate) struct Certificate {
-    pub(crate) chain: PathBuf,
-    pub(crate) key: PathBuf,
+pub struct Certificate {
+    pub chain: PathBuf,
+    pub key: PathBuf,
 }
 
 impl Authority {
     /// An authority whose files go into `folder`.
-    pub(crate) fn new(folder: &Path, name: &str) -> Self {
+    pub fn new(folder: &Path, name: &str) -> Self {
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -40,17 +43,17 @@ impl Authority {
     }
 
     /// The PEM file with the authority's own certificate.
-    pub(crate) fn file(&self) -> PathBuf {
+    pub fn file(&self) -> PathBuf {
         self.folder.join(format!("{}.pem", self.name))
     }
 
     /// A certificate for a server with these names and addresses.
-    pub(crate) fn server(&self, names: &[&str]) -> Certificate {
+    pub fn server(&self, names: &[&str]) -> Certificate {
         self.sign("server", names, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
     /// A certificate for a client with this common name.
-    pub(crate) fn client(&self, name: &str) -> Certificate {
+    pub fn client(&self, name: &str) -> Certificate {
         self.sign(name, &[], ExtendedKeyUsagePurpose::ClientAuth)
     }
 
@@ -75,5 +78,29 @@ impl Authority {
         fs::write(&certificate.chain, signed.pem()).unwrap();
         fs::write(&certificate.key, key.serialize_pem()).unwrap();
         certificate
+    }
+}
+
+impl Node {
+    /// Opens one more port, for TLS; returns it. It is gone after a restart.
+    ///
+    /// Clients may show a certificate of the same authority, and must when `clients_certified`.
+    #[track_caller]
+    pub fn listen_with_tls(
+        &self,
+        authority: &Authority,
+        own: &Certificate,
+        clients_certified: bool,
+    ) -> u16 {
+        let port = free_port();
+        let [ca, chain, key] = [&authority.file(), &own.chain, &own.key]
+            .map(|file| format!("{:?}", file.to_str().unwrap()));
+        self.eval("application:ensure_all_started(ssl)");
+        self.eval_ok(&format!(
+            "rabbit_networking:start_ssl_listener({{\"127.0.0.1\", {port}, auto}}, [{{cacertfile, {ca}}}, \
+             {{certfile, {chain}}}, {{keyfile, {key}}}, {{verify, verify_peer}}, \
+             {{fail_if_no_peer_cert, {clients_certified}}}], 1)"
+        ));
+        port
     }
 }

@@ -4,22 +4,22 @@ use amiquip::{AmqpProperties, AmqpValue, FieldTable};
 
 /// A message taken from a queue, with everything that came with it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Got {
-    pub(crate) exchange: String,
-    pub(crate) routing_key: String,
-    pub(crate) redelivered: bool,
-    pub(crate) properties: AmqpProperties,
-    pub(crate) body: Vec<u8>,
+pub struct Got {
+    pub exchange: String,
+    pub routing_key: String,
+    pub redelivered: bool,
+    pub properties: AmqpProperties,
+    pub body: Vec<u8>,
 }
 
 impl Got {
     /// A header.
-    pub(crate) fn header(&self, name: &str) -> Option<&AmqpValue> {
+    pub fn header(&self, name: &str) -> Option<&AmqpValue> {
         self.properties.headers().as_ref()?.get(name)
     }
 
     /// A header that is text.
-    pub(crate) fn header_text(&self, name: &str) -> Option<&str> {
+    pub fn header_text(&self, name: &str) -> Option<&str> {
         match self.header(name)? {
             AmqpValue::LongString(text) => Some(text),
             _ => None,
@@ -27,7 +27,7 @@ impl Got {
     }
 
     /// A header that is a whole number of any width.
-    pub(crate) fn header_number(&self, name: &str) -> Option<i64> {
+    pub fn header_number(&self, name: &str) -> Option<i64> {
         match *self.header(name)? {
             AmqpValue::ShortShortInt(n) => Some(n.into()),
             AmqpValue::ShortShortUInt(n) => Some(n.into()),
@@ -42,20 +42,18 @@ impl Got {
 
     /// The body as text.
     #[track_caller]
-    pub(crate) fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
 
     /// The message id.
-    pub(crate) fn message_id(&self) -> Option<&str> {
+    pub fn message_id(&self) -> Option<&str> {
         self.properties.message_id().as_deref()
     }
 }
 
 /// A table of headers or arguments.
-pub(crate) fn table<V: IntoValue>(
-    entries: impl IntoIterator<Item = (&'static str, V)>,
-) -> FieldTable {
+pub fn table<V: IntoValue>(entries: impl IntoIterator<Item = (&'static str, V)>) -> FieldTable {
     entries
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value.into_value()))
@@ -63,7 +61,7 @@ pub(crate) fn table<V: IntoValue>(
 }
 
 /// What [`table`] takes for a value.
-pub(crate) trait IntoValue {
+pub trait IntoValue {
     fn into_value(self) -> AmqpValue;
 }
 

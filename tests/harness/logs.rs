@@ -12,7 +12,7 @@ const KEPT: usize = 200_000;
 static LINES: Mutex<VecDeque<(Level, String)>> = Mutex::new(VecDeque::new());
 
 /// Starts keeping the logs of all tests of this process; called again it does nothing.
-pub(crate) fn capture() {
+pub fn capture() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         log::set_boxed_logger(Box::new(Keep)).expect("no test installs a logger of its own");
@@ -21,13 +21,13 @@ pub(crate) fn capture() {
 }
 
 /// Every line so far, as `LEVEL target: text`. Other tests log too: look for something of your own.
-pub(crate) fn captured() -> Vec<String> {
+pub fn captured() -> Vec<String> {
     capture();
     LINES.lock().iter().map(|(_, line)| line.clone()).collect()
 }
 
 /// The lines of `level` or worse that contain `text`.
-pub(crate) fn captured_with(level: Level, text: &str) -> Vec<String> {
+pub fn captured_with(level: Level, text: &str) -> Vec<String> {
     capture();
     let lines = LINES.lock();
     lines

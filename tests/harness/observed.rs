@@ -7,32 +7,34 @@ use parking_lot::Mutex;
 use rungmq::metrics::Registry;
 use rungmq::{Connection, ConnectionBuilder, Message, Queue, RetryPolicy, Topology};
 
-use crate::harness::{Row, Vhost, secs, wait::wait_for_value, wait_until};
+use crate::VirtualHost;
+use crate::rabbitmq::Row;
+use crate::wait::{secs, wait_for_value, wait_until};
 
 /// A delay of a second or two then waits in a rung.
-pub(crate) const THRESHOLD: Duration = Duration::from_millis(500);
+pub const THRESHOLD: Duration = Duration::from_millis(500);
 /// For whatever takes milliseconds on a quiet machine.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(30);
 
 /// A connection whose retries of half a second and more wait in rungs.
-pub(crate) struct Observed {
-    pub(crate) mq: Connection,
+pub struct Observed {
+    pub mq: Connection,
     registry: Registry,
 }
 
 impl Observed {
     #[track_caller]
-    pub(crate) fn on(vhost: &Vhost<'_>) -> Self {
+    pub fn on(vhost: &impl VirtualHost) -> Self {
         Self::to(&vhost.url())
     }
 
     #[track_caller]
-    pub(crate) fn to(url: &str) -> Self {
+    pub fn to(url: &str) -> Self {
         Self::with(Connection::builder(url))
     }
 
     #[track_caller]
-    pub(crate) fn with(builder: ConnectionBuilder) -> Self {
+    pub fn with(builder: ConnectionBuilder) -> Self {
         let registry = Registry::new();
         let builder = builder
             .retry_threshold(THRESHOLD)
@@ -45,72 +47,72 @@ impl Observed {
 
     /// Declares the queue `q`, dead-lettered, with the rungs of `policy`.
     #[track_caller]
-    pub(crate) fn declare(&self, policy: &RetryPolicy) {
+    pub fn declare(&self, policy: &RetryPolicy) {
         self.declare_queue(Queue::new("q"), policy);
     }
 
     /// The same for a queue of any name and type.
     #[track_caller]
-    pub(crate) fn declare_queue(&self, queue: Queue, policy: &RetryPolicy) {
+    pub fn declare_queue(&self, queue: Queue, policy: &RetryPolicy) {
         let queue = queue.dead_letter().retry(policy).retry_threshold(THRESHOLD);
         Topology::new().queue(queue).apply(&self.mq).unwrap();
     }
 
-    pub(crate) fn counter(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
+    pub fn counter(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
         self.registry.snapshot().counter(name, labels)
     }
 
     /// How many publishes to `exchange` ended as `outcome`.
-    pub(crate) fn published(&self, exchange: &str, outcome: &str) -> u64 {
+    pub fn published(&self, exchange: &str, outcome: &str) -> u64 {
         let labels = [("exchange", exchange), ("outcome", outcome)];
         self.counter("acemq.publish.total", &labels)
     }
 
     /// How many deliveries from `q` ended as `outcome`.
-    pub(crate) fn consumed(&self, outcome: &str) -> u64 {
+    pub fn consumed(&self, outcome: &str) -> u64 {
         let labels = [("queue", "q"), ("outcome", outcome)];
         self.counter("acemq.consume.total", &labels)
     }
 
     /// How many rounds failed to set a message of `q` aside in `target`.
-    pub(crate) fn set_aside_failed(&self, target: &str) -> u64 {
+    pub fn set_aside_failed(&self, target: &str) -> u64 {
         let labels = [("queue", "q"), ("target", target)];
         self.counter("acemq.messages.set.aside.failed", &labels)
     }
 
     /// How many deliveries of `q` were handed back for `reason`.
-    pub(crate) fn handed_back(&self, reason: &str) -> u64 {
+    pub fn handed_back(&self, reason: &str) -> u64 {
         let labels = [("queue", "q"), ("reason", reason)];
         self.counter("acemq.retry.handed.back", &labels)
     }
 
     /// Waits until exactly `n` deliveries from `q` ended as `outcome`.
     #[track_caller]
-    pub(crate) fn wait_for_consumed(&self, outcome: &str, n: u64) {
+    pub fn wait_for_consumed(&self, outcome: &str, n: u64) {
         wait_for_value(SOON, outcome, &n, || self.consumed(outcome));
     }
 }
 
 /// A delivery as a handler saw it.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    pub(crate) payload: u64,
-    pub(crate) id: String,
-    pub(crate) attempt: u32,
-    pub(crate) redelivered: bool,
+pub struct Seen {
+    pub payload: u64,
+    pub id: String,
+    pub attempt: u32,
+    pub redelivered: bool,
     /// Empty for a copy that came straight back, `acemq.retry` for one out of a rung.
-    pub(crate) exchange: String,
-    pub(crate) at: Instant,
+    pub exchange: String,
+    pub at: Instant,
 }
 
 /// Where handlers report what they are given.
 #[derive(Clone)]
-pub(crate) struct Diary {
+pub struct Diary {
     entries: Sender<Seen>,
 }
 
 /// A diary and who reads it.
-pub(crate) fn diary() -> (Diary, Reader) {
+pub fn diary() -> (Diary, Reader) {
     let (entries, read) = unbounded();
     let reader = Reader {
         entries: read,
@@ -120,7 +122,7 @@ pub(crate) fn diary() -> (Diary, Reader) {
 }
 
 impl Diary {
-    pub(crate) fn note(&self, message: &Message<u64>) {
+    pub fn note(&self, message: &Message<u64>) {
         let seen = Seen {
             payload: *message.payload(),
             id: message.id().to_owned(),
@@ -134,12 +136,12 @@ impl Diary {
     }
 
     /// A handler that accepts what it notes.
-    pub(crate) fn noting(self) -> impl Fn(Message<u64>) + Send + Sync + 'static {
+    pub fn noting(self) -> impl Fn(Message<u64>) + Send + Sync + 'static {
         move |message| self.note(&message)
     }
 
     /// A handler that fails what it notes once, and then accepts it.
-    pub(crate) fn failing_once(
+    pub fn failing_once(
         self,
     ) -> impl Fn(Message<u64>) -> Result<(), &'static str> + Send + Sync + 'static {
         move |message| {
@@ -153,7 +155,7 @@ impl Diary {
     }
 }
 
-pub(crate) struct Reader {
+pub struct Reader {
     entries: Receiver<Seen>,
     all: Mutex<Vec<Seen>>,
 }
@@ -161,14 +163,14 @@ pub(crate) struct Reader {
 impl Reader {
     /// The next delivery.
     #[track_caller]
-    pub(crate) fn next(&self) -> Seen {
+    pub fn next(&self) -> Seen {
         let seen = self.entries.recv_timeout(SOON).expect("a delivery");
         self.all.lock().push(seen.clone());
         seen
     }
 
     /// Every delivery of `payload` so far, in order.
-    pub(crate) fn of(&self, payload: u64) -> Vec<Seen> {
+    pub fn of(&self, payload: u64) -> Vec<Seen> {
         let mut all = self.all.lock();
         all.extend(self.entries.try_iter());
         all.iter()
@@ -178,27 +180,27 @@ impl Reader {
     }
 
     /// The attempts of the deliveries of `payload` so far.
-    pub(crate) fn attempts(&self, payload: u64) -> Vec<u32> {
+    pub fn attempts(&self, payload: u64) -> Vec<u32> {
         self.of(payload).iter().map(|seen| seen.attempt).collect()
     }
 
     /// Waits until `payload` has been delivered `n` times, and returns them.
     #[track_caller]
-    pub(crate) fn wait_for(&self, payload: u64, n: usize) -> Vec<Seen> {
-        crate::harness::wait_for(SOON, &format!("{n} deliveries of {payload}"), || {
+    pub fn wait_for(&self, payload: u64, n: usize) -> Vec<Seen> {
+        crate::wait_for(SOON, &format!("{n} deliveries of {payload}"), || {
             Some(self.of(payload)).filter(|seen| seen.len() >= n)
         })
     }
 }
 
 /// A policy of `attempts` with `seconds` between them.
-pub(crate) fn fixed(attempts: u32, seconds: f64) -> RetryPolicy {
+pub fn fixed(attempts: u32, seconds: f64) -> RetryPolicy {
     RetryPolicy::fixed(attempts, secs(seconds)).unwrap()
 }
 
 /// How many deliveries are unacknowledged on all channels. Counts of quorum queues lag by seconds, this does not.
 #[track_caller]
-pub(crate) fn unacknowledged(vhost: &Vhost<'_>) -> u64 {
+pub fn unacknowledged(vhost: &impl VirtualHost) -> u64 {
     let rows = vhost.list_channels(&["messages_unacknowledged"]);
     rows.iter()
         .map(|row| number(row, "messages_unacknowledged"))
@@ -207,7 +209,7 @@ pub(crate) fn unacknowledged(vhost: &Vhost<'_>) -> u64 {
 
 /// Waits until a queue holds no message, delivered ones included.
 #[track_caller]
-pub(crate) fn wait_until_empty(vhost: &Vhost<'_>, queue: &str) {
+pub fn wait_until_empty(vhost: &impl VirtualHost, queue: &str) {
     wait_until(SOON, &format!("{queue} is empty"), || {
         let row = vhost.queue(queue, &["messages"]).unwrap();
         number(&row, "messages") == 0
@@ -215,7 +217,7 @@ pub(crate) fn wait_until_empty(vhost: &Vhost<'_>, queue: &str) {
 }
 
 /// A column that is a number; 0 where the broker shows none.
-pub(crate) fn number(row: &Row, column: &str) -> u64 {
+pub fn number(row: &Row, column: &str) -> u64 {
     row[column].as_u64().unwrap_or(0)
 }
 
@@ -223,6 +225,6 @@ pub(crate) fn number(row: &Row, column: &str) -> u64 {
     clippy::disallowed_methods,
     reason = "a test measures what the real broker takes"
 )]
-pub(crate) fn now() -> Instant {
+pub fn now() -> Instant {
     Instant::now()
 }

@@ -4,23 +4,25 @@ use rungmq::metrics::Registry;
 use rungmq::{Connection, Message};
 use serde_json::{Map, Value, json};
 
-use crate::harness::{Row, Vhost, wait_until};
+use crate::VirtualHost;
+use crate::rabbitmq::Row;
+use crate::wait::wait_until;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// A payload that takes any JSON.
-pub(crate) type Any = Message<Value>;
+pub type Any = Message<Value>;
 
 /// A connection to a virtual host.
 #[track_caller]
-pub(crate) fn connect(vhost: &Vhost<'_>) -> Connection {
+pub fn connect(vhost: &impl VirtualHost) -> Connection {
     Connection::open(vhost.url()).unwrap()
 }
 
 /// The same, with everything counted.
 #[track_caller]
-pub(crate) fn connect_counted(vhost: &Vhost<'_>) -> (Connection, Registry) {
+pub fn connect_counted(vhost: &impl VirtualHost) -> (Connection, Registry) {
     let registry = Registry::new();
     let mq = Connection::builder(vhost.url())
         .observer(registry.clone())
@@ -30,26 +32,26 @@ pub(crate) fn connect_counted(vhost: &Vhost<'_>) -> (Connection, Registry) {
 }
 
 /// How many deliveries of `queue` ended as `outcome`.
-pub(crate) fn consumed(registry: &Registry, queue: &str, outcome: &str) -> u64 {
+pub fn consumed(registry: &Registry, queue: &str, outcome: &str) -> u64 {
     let labels = [("queue", queue), ("outcome", outcome)];
     registry.snapshot().counter("acemq.consume.total", &labels)
 }
 
 /// Counts calls from any thread.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Calls(Arc<AtomicUsize>);
+pub struct Calls(Arc<AtomicUsize>);
 
 impl Calls {
-    pub(crate) fn add(&self) {
+    pub fn add(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 
     #[track_caller]
-    pub(crate) fn wait_for(&self, n: usize, limit: Duration) {
+    pub fn wait_for(&self, n: usize, limit: Duration) {
         wait_until(limit, &format!("{n} calls"), || self.count() >= n);
         assert_eq!(self.count(), n);
     }
@@ -57,15 +59,15 @@ impl Calls {
 
 /// Everything declared on a virtual host by whoever, in the shape of `fixtures/contract.json` and in order.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Declared {
-    pub(crate) exchanges: Vec<Value>,
-    pub(crate) queues: Vec<Value>,
-    pub(crate) bindings: Vec<Value>,
+pub struct Declared {
+    pub exchanges: Vec<Value>,
+    pub queues: Vec<Value>,
+    pub bindings: Vec<Value>,
 }
 
 impl Declared {
     #[track_caller]
-    pub(crate) fn on(vhost: &Vhost<'_>) -> Self {
+    pub fn on(vhost: &impl VirtualHost) -> Self {
         let own = |name: &Value| name != "" && !name.as_str().unwrap().starts_with("amq.");
         let mut exchanges = vhost.list_exchanges(&[
             "name",
@@ -86,7 +88,7 @@ impl Declared {
         ]);
         let mut bindings = vhost.list_bindings();
         bindings.retain(|row| row["source_name"] != "");
-        let major = vhost.node().major();
+        let major = vhost.major();
         Self {
             exchanges: sorted(exchanges.iter().map(exchange).collect()),
             queues: sorted(queues.iter().map(|row| queue(row, major)).collect()),
@@ -96,7 +98,7 @@ impl Declared {
 
     /// The row of one queue.
     #[track_caller]
-    pub(crate) fn queue(&self, name: &str) -> &Value {
+    pub fn queue(&self, name: &str) -> &Value {
         self.queues
             .iter()
             .find(|row| row["name"] == name)
@@ -104,19 +106,19 @@ impl Declared {
     }
 
     /// The names of all queues that contain `part`, in order.
-    pub(crate) fn queues_with(&self, part: &str) -> Vec<&str> {
+    pub fn queues_with(&self, part: &str) -> Vec<&str> {
         let names = self.queues.iter().map(|row| row["name"].as_str().unwrap());
         let mut names: Vec<_> = names.filter(|name| name.contains(part)).collect();
         names.sort_unstable();
         names
     }
 
-    pub(crate) fn has_exchange(&self, name: &str) -> bool {
+    pub fn has_exchange(&self, name: &str) -> bool {
         self.exchanges.iter().any(|row| row["name"] == name)
     }
 
     /// How often `destination` is bound to `source` by its own name.
-    pub(crate) fn bound_by_name(&self, source: &str, destination: &str) -> usize {
+    pub fn bound_by_name(&self, source: &str, destination: &str) -> usize {
         let row = json!({"source": source, "destination": destination, "routing_key": destination});
         self.bindings.iter().filter(|known| **known == row).count()
     }
@@ -164,7 +166,7 @@ fn binding(row: &Row) -> Value {
 }
 
 /// In the order of their text, so that lists compare as sets do.
-pub(crate) fn sorted(mut rows: Vec<Value>) -> Vec<Value> {
+pub fn sorted(mut rows: Vec<Value>) -> Vec<Value> {
     rows.sort_by_key(Value::to_string);
     rows
 }

@@ -11,19 +11,19 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const POLL: Duration = Duration::from_millis(20);
 
 /// `n` seconds; fractions are welcome.
-pub(crate) fn secs(n: impl Into<f64>) -> Duration {
+pub fn secs(n: impl Into<f64>) -> Duration {
     Duration::from_secs_f64(n.into())
 }
 
 /// Waits until `condition` holds; panics, naming `what`, when it does not within `limit`.
 #[track_caller]
-pub(crate) fn wait_until(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+pub fn wait_until(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     wait_for(limit, what, || condition().then_some(()));
 }
 
 /// Waits until `probe` gives a value and returns it; panics, naming `what`, when it does not within `limit`.
 #[track_caller]
-pub(crate) fn wait_for<T>(limit: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(limit: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = probe() {
@@ -36,7 +36,7 @@ pub(crate) fn wait_for<T>(limit: Duration, what: &str, mut probe: impl FnMut() -
 
 /// Waits until `probe` gives `wanted`; panics with the last value otherwise.
 #[track_caller]
-pub(crate) fn wait_for_value<T: PartialEq + Debug>(
+pub fn wait_for_value<T: PartialEq + Debug>(
     limit: Duration,
     what: &str,
     wanted: &T,
@@ -58,7 +58,7 @@ pub(crate) fn wait_for_value<T: PartialEq + Debug>(
 
 /// Checks over the whole of `time` that `condition` keeps holding.
 #[track_caller]
-pub(crate) fn holds_for(time: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+pub fn holds_for(time: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while start.elapsed() < time {
         assert!(
@@ -71,18 +71,18 @@ pub(crate) fn holds_for(time: Duration, what: &str, mut condition: impl FnMut() 
 }
 
 /// Lets `time` pass: for a moment that nothing marks.
-pub(crate) fn let_pass(time: Duration) {
+pub fn let_pass(time: Duration) {
     thread::sleep(time);
 }
 
 /// The time in ms since 1970, by the clock that everybody on this machine has.
-pub(crate) fn epoch_millis() -> i64 {
+pub fn epoch_millis() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     since.as_millis().try_into().unwrap()
 }
 
 /// Calls `work` and says how long it took.
-pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let value = work();
     (value, start.elapsed())
@@ -90,14 +90,14 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 
 /// A clock that the closures of a test share.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stopwatch(Instant);
+pub struct Stopwatch(Instant);
 
 impl Stopwatch {
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self(Instant::now())
     }
 
-    pub(crate) fn elapsed(self) -> Duration {
+    pub fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
 }

@@ -1,19 +1,19 @@
-//! The example `worker` as a process of its own, to be killed and to be measured.
+//! Examples of the library as programs; `worker` as a process of its own, to be killed and to be measured.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::thread;
 
 use crossbeam_channel::{Receiver, unbounded};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::observed::SOON;
 
 /// A running worker; killed when dropped.
-pub(crate) struct WorkerProcess {
+pub struct WorkerProcess {
     child: Child,
     events: Receiver<Value>,
     /// Came before an event that was waited for, and has not been waited for itself.
@@ -23,8 +23,8 @@ pub(crate) struct WorkerProcess {
 impl WorkerProcess {
     /// Starts it on `url` and waits until it consumes.
     #[track_caller]
-    pub(crate) fn start(url: &str, args: &[&str]) -> Self {
-        let mut child = Command::new(program())
+    pub fn start(url: &str, args: &[&str]) -> Self {
+        let mut child = Command::new(example("worker"))
             .args(["--url", url])
             .args(args)
             .stdin(Stdio::null())
@@ -52,7 +52,7 @@ impl WorkerProcess {
 
     /// The next event of that name. Those before it wait for their turn: a delivery may come before `consuming` is said.
     #[track_caller]
-    pub(crate) fn next(&mut self, event: &str) -> Value {
+    pub fn next(&mut self, event: &str) -> Value {
         if let Some(found) = self
             .earlier
             .iter()
@@ -70,14 +70,14 @@ impl WorkerProcess {
     }
 
     /// Ends it as the kernel would: SIGKILL.
-    pub(crate) fn kill_9(&mut self) {
+    pub fn kill_9(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Asks it to close, and waits for its last event.
     #[track_caller]
-    pub(crate) fn terminate(&mut self) -> Value {
+    pub fn terminate(&mut self) -> Value {
         let pid = self.child.id().to_string();
         let sent = Command::new("sh")
             .args(["-c", "kill -TERM \"$1\"", "sh", &pid])
@@ -91,7 +91,7 @@ impl WorkerProcess {
 
     /// A line of `/proc/{pid}/status` that is a number, in kB where it has a unit.
     #[track_caller]
-    pub(crate) fn status(&self, field: &str) -> u64 {
+    pub fn status(&self, field: &str) -> u64 {
         status(&self.child.id().to_string(), field)
     }
 }
@@ -105,7 +105,7 @@ impl Drop for WorkerProcess {
 
 /// A number from `/proc/{process}/status`.
 #[track_caller]
-pub(crate) fn status(process: &str, field: &str) -> u64 {
+pub fn status(process: &str, field: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = text
         .lines()
@@ -114,23 +114,32 @@ pub(crate) fn status(process: &str, field: &str) -> u64 {
     value.and_then(|value| value.parse().ok()).unwrap()
 }
 
-fn program() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build_example("worker")).clone()
+/// The program of an example of the library, built by the first test that asks.
+#[track_caller]
+pub fn example(name: &str) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock();
+    let program = built
+        .entry(name.to_owned())
+        .or_insert_with(|| build_example(name));
+    program.clone()
 }
 
-/// Built with the tests, unless only this test binary was asked for.
+/// With the features of `tests/run.sh`, which has built it already: then cargo only looks.
 #[track_caller]
-pub(crate) fn build_example(name: &str) -> PathBuf {
+fn build_example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.ancestors().nth(2).unwrap();
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--locked", "--example", name])
-        .arg("--target-dir")
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .args(["build", "--quiet", "--locked", "--workspace"])
+        .args(["--all-features", "--example", name, "--target-dir"])
         .arg(profile.parent().unwrap())
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .status()
-        .unwrap();
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let built = cargo.status().unwrap();
     assert!(built.success(), "the example {name} could not be built");
     profile.join("examples").join(name)
 }

@@ -4,10 +4,10 @@ use std::process::Command;
 
 use rungmq::{Ack, Connection, Message, Publish};
 
+use crate::harness::observed::{Observed, SOON, fixed, unacknowledged};
 use crate::harness::wait::wait_for_value;
+use crate::harness::worker_process::{WorkerProcess, status};
 use crate::harness::{Vhost, secs, wait_until};
-use crate::observed::{Observed, SOON, fixed, unacknowledged};
-use crate::worker_process::{WorkerProcess, status};
 
 #[test]
 fn a_killed_process_has_its_message_redelivered_with_the_attempt_unchanged() {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rungmq::{Ack, Message, Queue, RetryPolicy};
 
+use crate::harness::observed::{Observed, now};
 use crate::harness::{Vhost, secs, wait_until};
-use crate::observed::{Observed, now};
 
 /// Where the stall of a small write that waits for an acknowledgement lies.
 const STALL: std::ops::RangeInclusive<Duration> =

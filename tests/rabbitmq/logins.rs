@@ -3,9 +3,9 @@
 use log::Level;
 use rungmq::{Connection, Error};
 
+use crate::harness::support::{Any, connect};
 use crate::harness::wait::timed;
 use crate::harness::{Node, Proxy, Vhost, logs, secs};
-use crate::support::{Any, connect};
 
 #[track_caller]
 fn hidden(secret: &str, text: &str) {

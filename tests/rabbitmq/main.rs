@@ -1,38 +1,23 @@
-//! Tests against real brokers, started by `harness`. One binary, so that all its tests share one node.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a failed step is a failed test; the panic says which"
-)]
+//! Tests against real brokers, started by the harness. One binary, so that all its tests share one node.
 
 mod bounds;
-mod conflicts;
-mod contract;
-mod delivery;
 mod examples;
-mod extremes;
 mod guard;
-mod harness;
-mod harness_selftest;
-mod ladders;
 mod latency;
 mod logins;
-mod loss;
-mod names;
-mod observed;
 mod opening;
-mod permissions;
-mod publish_large;
-mod publish_missing_exchange;
-mod publish_outcomes;
-mod publish_trouble;
-mod recovery;
-mod rungs;
-mod setting_aside;
-mod shutdown;
-mod stress;
-mod support;
-#[cfg(feature = "tls")]
+#[path = "../suite/mod.rs"]
+mod suite;
 mod tls;
-mod topologies;
-mod worker_process;
+
+/// The kit over real brokers.
+mod harness {
+    pub(crate) use ::harness::rabbitmq::*;
+    pub(crate) use ::harness::*;
+
+    /// Tests that say why they cannot run on the embedded broker, which runs all others.
+    macro_rules! only_on_rabbitmq {
+        ($why:literal; $($item:item)*) => { $($item)* };
+    }
+    pub(crate) use only_on_rabbitmq;
+}

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::harness::support::Calls;
 use crate::harness::wait::timed;
 use crate::harness::{Authority, Certificate, Flow, Proxy, Vhost, Way, holds_for, secs};
-use crate::support::Calls;
 use parking_lot::Mutex;
 
 /// A virtual host that is reached by TLS.

@@ -7,12 +7,11 @@ use serde_json::{Value, json};
 
 use super::node::Node;
 
-/// One line of a list, by column.
-pub(crate) type Row = serde_json::Map<String, serde_json::Value>;
+pub use crate::rabbitmq::Row;
 
 impl Node {
     #[track_caller]
-    pub(crate) fn list_queues(&self, _vhost: &str, columns: &[&str]) -> Vec<Row> {
+    pub fn list_queues(&self, _vhost: &str, columns: &[&str]) -> Vec<Row> {
         let queues = self.broker().queues().into_iter();
         let rows = queues.map(|queue| {
             row(json!({
@@ -33,7 +32,7 @@ impl Node {
     }
 
     #[track_caller]
-    pub(crate) fn list_exchanges(&self, _vhost: &str, columns: &[&str]) -> Vec<Row> {
+    pub fn list_exchanges(&self, _vhost: &str, columns: &[&str]) -> Vec<Row> {
         let exchanges = self.broker().exchanges().into_iter();
         let rows = exchanges.map(|exchange| {
             row(json!({
@@ -48,7 +47,7 @@ impl Node {
         shown(rows, columns)
     }
 
-    pub(crate) fn list_bindings(&self, _vhost: &str) -> Vec<Row> {
+    pub fn list_bindings(&self, _vhost: &str) -> Vec<Row> {
         let bindings = self.broker().bindings().into_iter();
         let own = bindings.map(|binding| {
             let arguments = table(&binding.arguments);
@@ -75,7 +74,7 @@ impl Node {
         rows.collect()
     }
 
-    pub(crate) fn list_consumers(&self, _vhost: &str) -> Vec<Row> {
+    pub fn list_consumers(&self, _vhost: &str) -> Vec<Row> {
         let consumers = self.broker().consumers().into_iter();
         let rows = consumers.map(|consumer| {
             row(json!({
@@ -90,7 +89,7 @@ impl Node {
 
     /// Those of the raw clients, of which each has one, are among them.
     #[track_caller]
-    pub(crate) fn list_channels(&self, _vhost: &str, columns: &[&str]) -> Vec<Row> {
+    pub fn list_channels(&self, _vhost: &str, columns: &[&str]) -> Vec<Row> {
         let channels = self.broker().channels();
         let rows = channels.into_iter().map(|channel| {
             row(json!({
@@ -120,7 +119,7 @@ impl Node {
     }
 
     #[track_caller]
-    pub(crate) fn list_connections(&self, _vhost: &str, columns: &[&str]) -> Vec<Row> {
+    pub fn list_connections(&self, _vhost: &str, columns: &[&str]) -> Vec<Row> {
         let connections = self.broker().connections().into_iter();
         let rows = connections.map(|connection| {
             row(json!({

@@ -8,17 +8,17 @@ use parking_lot::Mutex;
 use rungmq::testing::{MemoryBroker, Profile, Right};
 use rungmq::{Headers, Properties};
 
-/// Which version it behaves like; by default that of the RabbitMQ that most runs of `tests/it` use.
+/// Which version it behaves like; by default that of the RabbitMQ that most runs use.
 const PROFILE: &str = "RUNGMQ_TEST_PROFILE";
 
 static NODES: Mutex<BTreeMap<String, Weak<Inner>>> = Mutex::new(BTreeMap::new());
 
 /// A broker of the test's own, with one virtual host.
 #[derive(Clone, Debug)]
-pub(crate) struct Node(Arc<Inner>);
+pub struct Node(Arc<Inner>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub struct Inner {
     broker: MemoryBroker,
     profile: Profile,
     /// Names the broker where a port does that.
@@ -48,7 +48,7 @@ struct State {
 
 impl Node {
     #[track_caller]
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         let profile = std::env::var(PROFILE).unwrap_or_else(|_| "3.10".to_owned());
         let profile: Profile = profile.parse().expect(PROFILE);
         let broker = MemoryBroker::builder().profile(profile).start().unwrap();
@@ -105,35 +105,35 @@ impl Node {
         url.strip_prefix("memory://").unwrap().to_owned()
     }
 
-    pub(crate) fn major(&self) -> u32 {
+    pub fn major(&self) -> u32 {
         match self.0.profile {
             Profile::V3_10 => 3,
             _ => 4,
         }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.0.port
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         self.broker().url()
     }
 
-    pub(crate) fn url_for(&self, vhost: &str) -> String {
+    pub fn url_for(&self, vhost: &str) -> String {
         format!("memory://{vhost}")
     }
 
     /// There is one user. A name and a password are for those who show them.
-    pub(crate) fn url_for_user(&self, _user: &str, _password: &str, vhost: &str) -> String {
+    pub fn url_for_user(&self, _user: &str, _password: &str, vhost: &str) -> String {
         self.url_for(vhost)
     }
 
-    pub(crate) fn add_user(&self, _user: &str, _password: &str) {}
+    pub fn add_user(&self, _user: &str, _password: &str) {}
 
     /// What the one user may do from now on; the patterns that the tests use.
     #[track_caller]
-    pub(crate) fn set_permissions(
+    pub fn set_permissions(
         &self,
         _user: &str,
         _vhost: &str,
@@ -162,13 +162,13 @@ impl Node {
     }
 
     /// Drops every connection, those of raw clients too; returns how many there were.
-    pub(crate) fn close_connections(&self, _vhost: &str) -> usize {
+    pub fn close_connections(&self, _vhost: &str) -> usize {
         let connections = self.broker().connections().len();
         self.broker().drop_connections();
         connections + self.cut_raws()
     }
 
-    pub(crate) fn close_all_connections(&self) {
+    pub fn close_all_connections(&self) {
         self.close_connections("");
     }
 
@@ -180,7 +180,7 @@ impl Node {
         raws.len()
     }
 
-    pub(crate) fn stop_app(&self) {
+    pub fn stop_app(&self) {
         self.cut_raws();
         self.broker().stop();
         *self.0.state.lock() = State {
@@ -189,32 +189,32 @@ impl Node {
         };
     }
 
-    pub(crate) fn start_app(&self) {
+    pub fn start_app(&self) {
         self.0.state.lock().stopped = false;
         self.broker().start_again();
     }
 
     /// A broker that stores at once loses no more by a kill than by a stop.
-    pub(crate) fn kill_9(&self) {
+    pub fn kill_9(&self) {
         self.stop_app();
     }
 
-    pub(crate) fn start_again(&self) {
+    pub fn start_again(&self) {
         self.start_app();
     }
 
-    pub(crate) fn restart(&self) {
+    pub fn restart(&self) {
         self.stop_app();
         self.start_app();
     }
 
-    pub(crate) fn restart_with_empty_data(&self) {
+    pub fn restart_with_empty_data(&self) {
         self.stop_app();
         self.empty_data();
         self.start_app();
     }
 
-    pub(crate) fn empty_data(&self) {
+    pub fn empty_data(&self) {
         for queue in self.broker().queues() {
             self.broker().delete_queue(&queue.name);
         }
@@ -225,18 +225,18 @@ impl Node {
         }
     }
 
-    pub(crate) fn freeze(&self) {
+    pub fn freeze(&self) {
         self.0.state.lock().frozen = true;
         self.broker().freeze();
     }
 
-    pub(crate) fn thaw(&self) {
+    pub fn thaw(&self) {
         self.0.state.lock().frozen = false;
         self.broker().thaw();
         self.read();
     }
 
-    pub(crate) fn memory_alarm(&self, on: bool) {
+    pub fn memory_alarm(&self, on: bool) {
         self.0.state.lock().alarm = on;
         if on {
             self.broker().block("low on memory");

@@ -6,14 +6,14 @@ use super::node::Node;
 
 /// The way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     ToBroker,
     ToClient,
 }
 
 /// What happens to bytes that go one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
+pub enum Flow {
     Pass,
     Hold,
     Swallow,
@@ -21,14 +21,14 @@ pub(crate) enum Flow {
 
 /// All connections of a node but the raw clients'.
 #[derive(Debug)]
-pub(crate) struct Proxy {
+pub struct Proxy {
     node: Node,
     flows: Mutex<[Flow; 2]>,
     attempts_before: usize,
 }
 
 impl Proxy {
-    pub(crate) fn to(node: &Node) -> Self {
+    pub fn to(node: &Node) -> Self {
         Self {
             node: node.clone(),
             flows: Mutex::new([Flow::Pass; 2]),
@@ -37,17 +37,17 @@ impl Proxy {
     }
 
     #[track_caller]
-    pub(crate) fn to_port(port: u16) -> Self {
+    pub fn to_port(port: u16) -> Self {
         Self::to(&Node::at(port))
     }
 
-    pub(crate) fn url_for(&self, vhost: &str) -> String {
+    pub fn url_for(&self, vhost: &str) -> String {
         self.node.url_for(vhost)
     }
 
     /// What is held back on its way to the client alone counts as lost: it may not pass later.
     #[track_caller]
-    pub(crate) fn set(&self, way: Way, flow: Flow) {
+    pub fn set(&self, way: Way, flow: Flow) {
         let mut flows = *self.flows.lock();
         assert_ne!(
             flows,
@@ -59,7 +59,7 @@ impl Proxy {
     }
 
     #[track_caller]
-    pub(crate) fn set_both(&self, flow: Flow) {
+    pub fn set_both(&self, flow: Flow) {
         self.set_all([flow; 2]);
     }
 
@@ -83,32 +83,32 @@ impl Proxy {
     }
 
     #[track_caller]
-    pub(crate) fn swallow(&self, way: Way) {
+    pub fn swallow(&self, way: Way) {
         self.set(way, Flow::Swallow);
     }
 
     #[track_caller]
-    pub(crate) fn pause(&self) {
+    pub fn pause(&self) {
         self.set_both(Flow::Hold);
     }
 
     #[track_caller]
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         self.set_both(Flow::Pass);
     }
 
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         self.node.broker().drop_connections();
     }
 
     /// Of those that stand, in the order they came.
     #[track_caller]
-    pub(crate) fn cut_nth(&self, nth: usize) {
+    pub fn cut_nth(&self, nth: usize) {
         let connections = self.node.broker().connections();
         self.node.broker().drop_connection(connections[nth].number);
     }
 
-    pub(crate) fn refuse(&self, refuse: bool) {
+    pub fn refuse(&self, refuse: bool) {
         if refuse {
             self.node.broker().refuse_connections();
         } else {
@@ -118,12 +118,12 @@ impl Proxy {
 
     /// Not bytes, but what was sent: it stays as long as they do and grows when they grow.
     #[track_caller]
-    pub(crate) fn bytes(&self, way: Way) -> u64 {
+    pub fn bytes(&self, way: Way) -> u64 {
         assert_eq!(way, Way::ToBroker, "not on the embedded broker");
         self.node.broker().operations()
     }
 
-    pub(crate) fn accepted(&self) -> usize {
+    pub fn accepted(&self) -> usize {
         self.node.broker().connection_attempts() - self.attempts_before
     }
 }

@@ -17,7 +17,7 @@ use super::wait::{let_pass, wait_for, wait_for_value};
 
 /// A connection with one channel, as everybody else sees it. All methods panic when the broker says no.
 #[derive(Debug)]
-pub(crate) struct Raw {
+pub struct Raw {
     node: Node,
     number: u64,
     client: Arc<Client>,
@@ -26,12 +26,12 @@ pub(crate) struct Raw {
 
 impl Raw {
     #[track_caller]
-    pub(crate) fn open(url: &str) -> Self {
+    pub fn open(url: &str) -> Self {
         Self::try_open(url).unwrap()
     }
 
     #[track_caller]
-    pub(crate) fn try_open(url: &str) -> Result<Self, Box<dyn Error>> {
+    pub fn try_open(url: &str) -> Result<Self, Box<dyn Error>> {
         static COUNT: AtomicU64 = AtomicU64::new(1);
         let name = url
             .strip_prefix("memory://")
@@ -63,62 +63,62 @@ impl Raw {
     // Queues
 
     #[track_caller]
-    pub(crate) fn queue(&self, name: &str, arguments: FieldTable) {
+    pub fn queue(&self, name: &str, arguments: FieldTable) {
         let declared = self.broker().declare_queue(name, &headers(&arguments));
         declared.unwrap();
     }
 
     #[track_caller]
-    pub(crate) fn classic(&self, name: &str) {
+    pub fn classic(&self, name: &str) {
         self.queue(name, FieldTable::new());
     }
 
     #[track_caller]
-    pub(crate) fn quorum(&self, name: &str) {
+    pub fn quorum(&self, name: &str) {
         self.queue(name, table([("x-queue-type", "quorum")]));
     }
 
     #[track_caller]
-    pub(crate) fn delete_queue(&self, name: &str) {
+    pub fn delete_queue(&self, name: &str) {
         self.broker().delete_queue(name);
     }
 
     #[track_caller]
-    pub(crate) fn purge(&self, queue: &str) -> u32 {
+    pub fn purge(&self, queue: &str) -> u32 {
         small(self.broker().purge(queue).unwrap())
     }
 
     #[track_caller]
-    pub(crate) fn exists(&self, queue: &str) -> bool {
+    pub fn exists(&self, queue: &str) -> bool {
         self.broker().queue(queue).is_some()
     }
 
     #[track_caller]
-    pub(crate) fn count(&self, queue: &str) -> u32 {
+    pub fn count(&self, queue: &str) -> u32 {
         self.try_count(queue)
             .unwrap_or_else(|| panic!("there is no queue {queue}"))
     }
 
     #[track_caller]
-    pub(crate) fn try_count(&self, queue: &str) -> Option<u32> {
+    pub fn try_count(&self, queue: &str) -> Option<u32> {
         Some(small(self.broker().queue(queue)?.ready))
     }
 
     #[track_caller]
-    pub(crate) fn consumers(&self, queue: &str) -> u32 {
+    pub fn consumers(&self, queue: &str) -> u32 {
         let queue = self.broker().queue(queue).expect("the queue exists");
         small(queue.consumers)
     }
 
     #[track_caller]
-    pub(crate) fn wait_for_count(&self, queue: &str, n: u32, limit: Duration) {
+    pub fn wait_for_count(&self, queue: &str, n: u32, limit: Duration) {
         wait_for_value(limit, &format!("the count of {queue}"), &Some(n), || {
             self.try_count(queue)
         });
     }
 
     #[track_caller]
-    pub(crate) fn wait_for_consumers(&self, queue: &str, n: u32, limit: Duration) {
+    pub fn wait_for_consumers(&self, queue: &str, n: u32, limit: Duration) {
         let consumers = || Some(small(self.broker().queue(queue)?.consumers));
         wait_for_value(
             limit,
@@ -131,7 +131,7 @@ impl Raw {
     // Exchanges
 
     #[track_caller]
-    pub(crate) fn exchange(&self, name: &str, exchange_kind: ExchangeType) {
+    pub fn exchange(&self, name: &str, exchange_kind: ExchangeType) {
         let declared = self
             .broker()
             .declare_exchange(name, kind(exchange_kind), &Headers::new());
@@ -139,18 +139,18 @@ impl Raw {
     }
 
     #[track_caller]
-    pub(crate) fn delete_exchange(&self, name: &str) {
+    pub fn delete_exchange(&self, name: &str) {
         self.broker().delete_exchange(name).unwrap();
     }
 
     #[track_caller]
-    pub(crate) fn exchange_exists(&self, name: &str) -> bool {
+    pub fn exchange_exists(&self, name: &str) -> bool {
         let exchanges = self.broker().exchanges();
         exchanges.iter().any(|exchange| exchange.name == name)
     }
 
     #[track_caller]
-    pub(crate) fn bind(&self, queue: &str, exchange: &str, routing_key: &str) {
+    pub fn bind(&self, queue: &str, exchange: &str, routing_key: &str) {
         let bound = self
             .broker()
             .bind(queue, exchange, routing_key, &Headers::new());
@@ -158,7 +158,7 @@ impl Raw {
     }
 
     #[track_caller]
-    pub(crate) fn unbind(&self, queue: &str, exchange: &str, routing_key: &str) {
+    pub fn unbind(&self, queue: &str, exchange: &str, routing_key: &str) {
         let unbound = self
             .broker()
             .unbind(queue, exchange, routing_key, &Headers::new());
@@ -168,12 +168,12 @@ impl Raw {
     // Messages in
 
     #[track_caller]
-    pub(crate) fn send(&self, queue: &str, body: impl AsRef<[u8]>, properties: AmqpProperties) {
+    pub fn send(&self, queue: &str, body: impl AsRef<[u8]>, properties: AmqpProperties) {
         self.publish("", queue, body, properties);
     }
 
     #[track_caller]
-    pub(crate) fn publish(
+    pub fn publish(
         &self,
         exchange: &str,
         routing_key: &str,
@@ -188,7 +188,7 @@ impl Raw {
     }
 
     #[track_caller]
-    pub(crate) fn try_publish(
+    pub fn try_publish(
         &self,
         exchange: &str,
         routing_key: &str,
@@ -200,7 +200,7 @@ impl Raw {
     }
 
     #[track_caller]
-    pub(crate) fn send_all<B: AsRef<[u8]>>(
+    pub fn send_all<B: AsRef<[u8]>>(
         &self,
         queue: &str,
         bodies: impl IntoIterator<Item = B>,
@@ -214,7 +214,7 @@ impl Raw {
 
     /// What is not read yet has no answer.
     #[track_caller]
-    pub(crate) fn publish_within(&self, limit: Duration, queue: &str, body: &[u8]) -> Option<bool> {
+    pub fn publish_within(&self, limit: Duration, queue: &str, body: &[u8]) -> Option<bool> {
         if !self.node.reads(queue, body) {
             let_pass(limit);
             return None;
@@ -223,7 +223,7 @@ impl Raw {
     }
 
     #[track_caller]
-    pub(crate) fn comes_back(&self, exchange: &str, routing_key: &str) -> bool {
+    pub fn comes_back(&self, exchange: &str, routing_key: &str) -> bool {
         let published = self.write(exchange, routing_key, b"", &AmqpProperties::default());
         published == Published::Unroutable
     }
@@ -245,22 +245,22 @@ impl Raw {
     // Messages out
 
     #[track_caller]
-    pub(crate) fn get(&self, queue: &str) -> Option<Got> {
+    pub fn get(&self, queue: &str) -> Option<Got> {
         self.broker().take(queue).unwrap().map(Got::from)
     }
 
     #[track_caller]
-    pub(crate) fn wait_for_get(&self, queue: &str, limit: Duration) -> Got {
+    pub fn wait_for_get(&self, queue: &str, limit: Duration) -> Got {
         wait_for(limit, &format!("a message in {queue}"), || self.get(queue))
     }
 
     #[track_caller]
-    pub(crate) fn drain(&self, queue: &str) -> Vec<Got> {
+    pub fn drain(&self, queue: &str) -> Vec<Got> {
         std::iter::from_fn(|| self.get(queue)).collect()
     }
 
     #[track_caller]
-    pub(crate) fn browse(&self, queue: &str) -> Vec<Got> {
+    pub fn browse(&self, queue: &str) -> Vec<Got> {
         let messages = self.broker().messages(queue).into_iter();
         // Handed out, and back at once.
         drop(self.broker().occupy(queue).unwrap());
@@ -268,13 +268,13 @@ impl Raw {
     }
 
     #[track_caller]
-    pub(crate) fn occupy(&self, queue: &str) {
+    pub fn occupy(&self, queue: &str) {
         let occupant = self.broker().occupy(queue).unwrap();
         self.client.consumes.store(true, Ordering::SeqCst);
         self.occupied.borrow_mut().push(occupant);
     }
 
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         self.client.cut.store(true, Ordering::SeqCst);
         self.node.inner().raws.lock().remove(&self.number);
         self.occupied.borrow_mut().clear();

@@ -10,7 +10,7 @@ use super::raw::Raw;
 
 /// A fresh virtual host, the only one of its node.
 #[derive(Debug)]
-pub(crate) struct Vhost<'n> {
+pub struct Vhost<'n> {
     node: Node,
     name: String,
     of: PhantomData<&'n Node>,
@@ -18,14 +18,14 @@ pub(crate) struct Vhost<'n> {
 
 impl Vhost<'static> {
     #[track_caller]
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::over(Node::start())
     }
 }
 
 impl<'n> Vhost<'n> {
     /// On a node of the test's own, which has no other.
-    pub(crate) fn on(node: &'n Node) -> Self {
+    pub fn on(node: &'n Node) -> Self {
         Self::over(node.clone())
     }
 
@@ -37,41 +37,41 @@ impl<'n> Vhost<'n> {
         }
     }
 
-    pub(crate) fn node(&self) -> &Node {
+    pub fn node(&self) -> &Node {
         &self.node
     }
 
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         self.node.url()
     }
 
     #[track_caller]
-    pub(crate) fn raw(&self) -> Raw {
+    pub fn raw(&self) -> Raw {
         Raw::open(&self.url())
     }
 
-    pub(crate) fn close_connections(&self) -> usize {
+    pub fn close_connections(&self) -> usize {
         self.node.close_connections(&self.name)
     }
 
-    pub(crate) fn delete_queue_if_empty(&self, queue: &str) {
+    pub fn delete_queue_if_empty(&self, queue: &str) {
         self.node.broker().delete_queue_if_empty(queue);
     }
 
-    pub(crate) fn lose(&self, queue: &str) {
+    pub fn lose(&self, queue: &str) {
         self.node.broker().lose_queue(queue);
     }
 
-    pub(crate) fn find(&self, queue: &str) {
+    pub fn find(&self, queue: &str) {
         self.node.broker().find_queue(queue);
     }
 
     #[track_caller]
-    pub(crate) fn set_policy(&self, name: &str, pattern: &str, definition: &serde_json::Value) {
+    pub fn set_policy(&self, name: &str, pattern: &str, definition: &serde_json::Value) {
         let pattern = Pattern::read(pattern);
         let applies = move |queue: &str| pattern.matches(queue);
         let entries = definition.as_object().unwrap().iter();
@@ -85,47 +85,47 @@ impl<'n> Vhost<'n> {
             .unwrap();
     }
 
-    pub(crate) fn clear_policy(&self, name: &str) {
+    pub fn clear_policy(&self, name: &str) {
         self.node.broker().clear_policy(name);
     }
 
     #[track_caller]
-    pub(crate) fn list_queues(&self, columns: &[&str]) -> Vec<Row> {
+    pub fn list_queues(&self, columns: &[&str]) -> Vec<Row> {
         self.node.list_queues(&self.name, columns)
     }
 
     #[track_caller]
-    pub(crate) fn queue(&self, name: &str, columns: &[&str]) -> Option<Row> {
+    pub fn queue(&self, name: &str, columns: &[&str]) -> Option<Row> {
         let columns = [&["name"], columns].concat();
         let mut rows = self.list_queues(&columns).into_iter();
         rows.find(|row| row["name"] == name)
     }
 
-    pub(crate) fn queue_names(&self) -> Vec<String> {
+    pub fn queue_names(&self) -> Vec<String> {
         let queues = self.node.broker().queues().into_iter();
         queues.map(|queue| queue.name).collect()
     }
 
     #[track_caller]
-    pub(crate) fn list_exchanges(&self, columns: &[&str]) -> Vec<Row> {
+    pub fn list_exchanges(&self, columns: &[&str]) -> Vec<Row> {
         self.node.list_exchanges(&self.name, columns)
     }
 
-    pub(crate) fn list_bindings(&self) -> Vec<Row> {
+    pub fn list_bindings(&self) -> Vec<Row> {
         self.node.list_bindings(&self.name)
     }
 
-    pub(crate) fn list_consumers(&self) -> Vec<Row> {
+    pub fn list_consumers(&self) -> Vec<Row> {
         self.node.list_consumers(&self.name)
     }
 
     #[track_caller]
-    pub(crate) fn list_channels(&self, columns: &[&str]) -> Vec<Row> {
+    pub fn list_channels(&self, columns: &[&str]) -> Vec<Row> {
         self.node.list_channels(&self.name, columns)
     }
 
     #[track_caller]
-    pub(crate) fn list_connections(&self, columns: &[&str]) -> Vec<Row> {
+    pub fn list_connections(&self, columns: &[&str]) -> Vec<Row> {
         self.node.list_connections(&self.name, columns)
     }
 }

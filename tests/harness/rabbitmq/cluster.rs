@@ -11,7 +11,7 @@ use super::wait::{secs, wait_until};
 /// Three brokers on 127.0.0.1 in one cluster. A quorum queue goes on while one of them is down; a classic queue lives on
 /// the node that it was declared over.
 #[derive(Debug)]
-pub(crate) struct Cluster {
+pub struct Cluster {
     nodes: Vec<Node>,
 }
 
@@ -20,7 +20,7 @@ impl Cluster {
     ///
     /// It takes some 20 s to start, so the tests share it; they kill its nodes, so each has it for itself.
     #[track_caller]
-    pub(crate) fn alone() -> MutexGuard<'static, Self> {
+    pub fn alone() -> MutexGuard<'static, Self> {
         static CLUSTER: OnceLock<Mutex<Cluster>> = OnceLock::new();
         let cluster = CLUSTER.get_or_init(|| Mutex::new(Self::start())).lock();
         // A test that failed half-way may have left one down.
@@ -54,24 +54,24 @@ impl Cluster {
     }
 
     /// The nodes, in the order of their numbers.
-    pub(crate) fn nodes(&self) -> &[Node] {
+    pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
     /// One of the nodes 0, 1 and 2.
-    pub(crate) fn node(&self, n: usize) -> &Node {
+    pub fn node(&self, n: usize) -> &Node {
         &self.nodes[n]
     }
 
     /// The address of each node, as `host:port`.
-    pub(crate) fn addresses(&self) -> Vec<String> {
+    pub fn addresses(&self) -> Vec<String> {
         let address = |node: &Node| format!("127.0.0.1:{}", node.port());
         self.nodes.iter().map(address).collect()
     }
 
     /// Kills a node without a warning, and waits until the others know.
     #[track_caller]
-    pub(crate) fn kill_9(&self, n: usize) {
+    pub fn kill_9(&self, n: usize) {
         self.nodes[n].kill_9();
         let others = self.nodes.len() - 1;
         for node in self.nodes.iter().filter(|node| node.is_alive()) {
@@ -83,7 +83,7 @@ impl Cluster {
 
     /// Starts a killed node again, and waits until it is a member again.
     #[track_caller]
-    pub(crate) fn start_again(&self, n: usize) {
+    pub fn start_again(&self, n: usize) {
         self.nodes[n].start_again();
         self.wait_until_whole();
     }

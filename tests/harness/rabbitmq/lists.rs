@@ -5,25 +5,25 @@
 use super::node::{Node, binary};
 
 /// One line of a list, by column.
-pub(crate) type Row = serde_json::Map<String, serde_json::Value>;
+pub type Row = serde_json::Map<String, serde_json::Value>;
 
 impl Node {
     /// The queues of `vhost`: `name`, `messages`, `messages_ready`, `messages_unacknowledged`, `consumers`,
     /// `arguments`, `durable`, `type`, `state`, `policy`, …
     #[track_caller]
-    pub(crate) fn list_queues(&self, vhost: &str, columns: &[&str]) -> Vec<Row> {
+    pub fn list_queues(&self, vhost: &str, columns: &[&str]) -> Vec<Row> {
         self.list("rabbit_amqqueue:info_all", Some(vhost), Some(columns))
     }
 
     /// The exchanges of `vhost`: `name`, `type`, `durable`, `arguments`, …
     #[track_caller]
-    pub(crate) fn list_exchanges(&self, vhost: &str, columns: &[&str]) -> Vec<Row> {
+    pub fn list_exchanges(&self, vhost: &str, columns: &[&str]) -> Vec<Row> {
         self.list("rabbit_exchange:info_all", Some(vhost), Some(columns))
     }
 
     /// The bindings of `vhost`: `source_name`, `destination_name`, `destination_kind`, `routing_key`, `arguments`.
     #[track_caller]
-    pub(crate) fn list_bindings(&self, vhost: &str) -> Vec<Row> {
+    pub fn list_bindings(&self, vhost: &str) -> Vec<Row> {
         let columns = [
             "source_name",
             "destination_name",
@@ -36,14 +36,14 @@ impl Node {
 
     /// The consumers of `vhost`: `queue_name`, `channel_pid`, `consumer_tag`, `ack_required`, `prefetch_count`, …
     #[track_caller]
-    pub(crate) fn list_consumers(&self, vhost: &str) -> Vec<Row> {
+    pub fn list_consumers(&self, vhost: &str) -> Vec<Row> {
         self.list("rabbit_amqqueue:consumers_all", Some(vhost), None)
     }
 
     /// The channels on `vhost`: `pid`, `connection`, `number`, `consumer_count`, `messages_unacknowledged`,
     /// `messages_unconfirmed`, `prefetch_count`, `confirm`, …
     #[track_caller]
-    pub(crate) fn list_channels(&self, vhost: &str, columns: &[&str]) -> Vec<Row> {
+    pub fn list_channels(&self, vhost: &str, columns: &[&str]) -> Vec<Row> {
         on_vhost(
             self.list("rabbit_channel:info_all", None, Some(&with_vhost(columns))),
             vhost,
@@ -52,7 +52,7 @@ impl Node {
 
     /// The connections on `vhost`: `pid`, `user`, `state`, `channels`, `client_properties`, `timeout`, …
     #[track_caller]
-    pub(crate) fn list_connections(&self, vhost: &str, columns: &[&str]) -> Vec<Row> {
+    pub fn list_connections(&self, vhost: &str, columns: &[&str]) -> Vec<Row> {
         let columns = with_vhost(columns);
         on_vhost(
             self.list(

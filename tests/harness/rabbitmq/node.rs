@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::certificates::{Authority, Certificate};
 use super::wait::wait_until;
 
 /// A start takes about 5 s on a quiet machine and several times that on a busy one.
@@ -26,7 +25,7 @@ const MEMORY_LIMIT: u64 = 2_000_000_000;
 ///
 /// Whatever disturbs everybody on the node (kill, freeze, alarm, …) is refused on the shared one.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub struct Node {
     folder: PathBuf,
     name: String,
     cookie: String,
@@ -46,12 +45,12 @@ struct Ports {
 impl Node {
     /// Starts a node of the test's own; it is gone when the value is dropped.
     #[track_caller]
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self::start_as(false)
     }
 
     /// The node that all tests of this binary share, started by the first that asks.
-    pub(crate) fn shared() -> &'static Self {
+    pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Node> = OnceLock::new();
         SHARED.get_or_init(|| Self::start_as(true))
     }
@@ -132,49 +131,27 @@ impl Node {
     }
 
     /// The broker's version, such as `3.10.8`.
-    pub(crate) fn version(&self) -> &str {
+    pub fn version(&self) -> &str {
         &self.version
     }
 
     /// The first part of [`Node::version`]: 3 or 4.
-    pub(crate) fn major(&self) -> u32 {
+    pub fn major(&self) -> u32 {
         self.version.split('.').next().unwrap().parse().unwrap()
     }
 
     /// The AMQP port on 127.0.0.1.
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.ports.amqp
     }
 
     /// A folder that the broker reads and that ends with the node.
-    pub(crate) fn folder(&self) -> &Path {
+    pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Opens one more port, for TLS; returns it. It is gone after a restart.
-    ///
-    /// Clients may show a certificate of the same authority, and must when `clients_certified`.
-    #[track_caller]
-    pub(crate) fn listen_with_tls(
-        &self,
-        authority: &Authority,
-        own: &Certificate,
-        clients_certified: bool,
-    ) -> u16 {
-        let port = free_port();
-        let [ca, chain, key] = [&authority.file(), &own.chain, &own.key]
-            .map(|file| format!("{:?}", file.to_str().unwrap()));
-        self.eval("application:ensure_all_started(ssl)");
-        self.eval_ok(&format!(
-            "rabbit_networking:start_ssl_listener({{\"127.0.0.1\", {port}, auto}}, [{{cacertfile, {ca}}}, \
-             {{certfile, {chain}}}, {{keyfile, {key}}}, {{verify, verify_peer}}, \
-             {{fail_if_no_peer_cert, {clients_certified}}}], 1)"
-        ));
-        port
-    }
-
     /// The broker's log and output so far.
-    pub(crate) fn log(&self) -> String {
+    pub fn log(&self) -> String {
         let mut files = vec![self.folder.join("server.out")];
         files.extend(
             fs::read_dir(self.folder.join("log"))
@@ -191,17 +168,17 @@ impl Node {
     // Addresses
 
     /// The URL of the virtual host `/`, as guest.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         self.url_for("/")
     }
 
     /// The URL of `vhost`, as guest.
-    pub(crate) fn url_for(&self, vhost: &str) -> String {
+    pub fn url_for(&self, vhost: &str) -> String {
         self.url_for_user("guest", "guest", vhost)
     }
 
     /// The URL of `vhost` for another user.
-    pub(crate) fn url_for_user(&self, user: &str, password: &str, vhost: &str) -> String {
+    pub fn url_for_user(&self, user: &str, password: &str, vhost: &str) -> String {
         super::raw::url(user, password, self.ports.amqp, vhost)
     }
 
@@ -209,7 +186,7 @@ impl Node {
 
     /// Runs `rabbitmqctl` (about a second a call; [`Node::eval`] takes 10 ms) and returns what it printed.
     #[track_caller]
-    pub(crate) fn ctl(&self, args: &[&str]) -> String {
+    pub fn ctl(&self, args: &[&str]) -> String {
         let output = broker_command("/usr/lib/rabbitmq/bin/rabbitmqctl")
             .args(["-q", "-n", &self.name])
             .args(args)
@@ -227,7 +204,7 @@ impl Node {
 
     /// Evaluates Erlang expressions in the broker and returns the last one's value as Erlang writes it.
     #[track_caller]
-    pub(crate) fn eval(&self, erlang: &str) -> String {
+    pub fn eval(&self, erlang: &str) -> String {
         match self.try_eval(erlang) {
             Ok(value) => value,
             Err(error) => panic!("eval of {erlang}: {error}"),
@@ -236,7 +213,7 @@ impl Node {
 
     /// The same for a value that is text (a string or binary), without quotes.
     #[track_caller]
-    pub(crate) fn eval_text(&self, erlang: &str) -> String {
+    pub fn eval_text(&self, erlang: &str) -> String {
         match self.call(&format!("io:format(\"~ts\", [begin {erlang} end]).\n")) {
             Ok(value) => value,
             Err(error) => panic!("eval of {erlang}: {error}"),
@@ -244,7 +221,7 @@ impl Node {
     }
 
     /// [`Node::eval`] for a broker that may be down.
-    pub(crate) fn try_eval(&self, erlang: &str) -> Result<String, String> {
+    pub fn try_eval(&self, erlang: &str) -> Result<String, String> {
         self.call(&format!("io:format(\"~0tp\", [begin {erlang} end]).\n"))
     }
 
@@ -286,7 +263,7 @@ impl Node {
 
     /// Adds a user that may do nothing yet.
     #[track_caller]
-    pub(crate) fn add_user(&self, user: &str, password: &str) {
+    pub fn add_user(&self, user: &str, password: &str) {
         self.eval_ok(&format!(
             "rabbit_auth_backend_internal:add_user({}, {}, <<\"test\">>)",
             binary(user),
@@ -296,7 +273,7 @@ impl Node {
 
     /// Sets what `user` may configure, write and read on `vhost`, as regular expressions.
     #[track_caller]
-    pub(crate) fn set_permissions(
+    pub fn set_permissions(
         &self,
         user: &str,
         vhost: &str,
@@ -312,7 +289,7 @@ impl Node {
 
     /// Sets a policy for queues and exchanges whose names match `pattern`.
     #[track_caller]
-    pub(crate) fn set_policy(
+    pub fn set_policy(
         &self,
         vhost: &str,
         name: &str,
@@ -329,7 +306,7 @@ impl Node {
 
     /// Removes a policy.
     #[track_caller]
-    pub(crate) fn clear_policy(&self, vhost: &str, name: &str) {
+    pub fn clear_policy(&self, vhost: &str, name: &str) {
         self.eval_ok(&format!(
             "rabbit_policy:delete({}, {}, <<\"test\">>)",
             binary(vhost),
@@ -340,13 +317,13 @@ impl Node {
     /// Closes the connections of one virtual host from the broker's side; returns how many there were. One that ends
     /// meanwhile, because its client lost another one, is no failure.
     #[track_caller]
-    pub(crate) fn close_connections(&self, vhost: &str) -> usize {
+    pub fn close_connections(&self, vhost: &str) -> usize {
         self.close_connections_that(vhost, "true")
     }
 
     /// The same for about half of them; `salt` says which.
     #[track_caller]
-    pub(crate) fn close_some_connections(&self, vhost: &str, salt: u32) -> usize {
+    pub fn close_some_connections(&self, vhost: &str, salt: u32) -> usize {
         self.close_connections_that(vhost, &format!("erlang:phash2({{{salt}, P}}, 2) == 0"))
     }
 
@@ -362,7 +339,7 @@ impl Node {
 
     /// Closes every connection from the broker's side.
     #[track_caller]
-    pub(crate) fn close_all_connections(&self) {
+    pub fn close_all_connections(&self) {
         self.own();
         self.eval(
             "[catch rabbit_networking:close_connection(P, \"closed by the test\") \
@@ -374,14 +351,14 @@ impl Node {
 
     /// Stops the broker but not its Erlang node: the port is closed, [`Node::eval`] still works.
     #[track_caller]
-    pub(crate) fn stop_app(&self) {
+    pub fn stop_app(&self) {
         self.own();
         self.ctl(&["stop_app"]);
     }
 
     /// Starts the broker again after [`Node::stop_app`].
     #[track_caller]
-    pub(crate) fn start_app(&self) {
+    pub fn start_app(&self) {
         self.own();
         // Not by eval: after rabbit:start() called that way the broker never came up.
         self.ctl(&["start_app"]);
@@ -389,27 +366,27 @@ impl Node {
 
     /// Kills the broker without a warning, frozen or not.
     #[track_caller]
-    pub(crate) fn kill_9(&self) {
+    pub fn kill_9(&self) {
         self.own();
         self.order("kill");
     }
 
     /// Has queues and policies written down, which a kill within about a second would undo, with the messages in new queues.
     #[track_caller]
-    pub(crate) fn sync_metadata(&self) {
+    pub fn sync_metadata(&self) {
         self.eval("catch mnesia:sync_log()");
     }
 
     /// Starts the broker again after [`Node::kill_9`], on the same port and data.
     #[track_caller]
-    pub(crate) fn start_again(&self) {
+    pub fn start_again(&self) {
         self.own();
         self.boot();
     }
 
     /// Stops the broker in good order and starts it again.
     #[track_caller]
-    pub(crate) fn restart(&self) {
+    pub fn restart(&self) {
         self.stop_app();
         self.kill_9();
         self.start_again();
@@ -417,7 +394,7 @@ impl Node {
 
     /// Kills the broker and starts it as if it had just been installed.
     #[track_caller]
-    pub(crate) fn restart_with_empty_data(&self) {
+    pub fn restart_with_empty_data(&self) {
         self.kill_9();
         self.empty_data();
         self.start_again();
@@ -425,7 +402,7 @@ impl Node {
 
     /// Throws the data of a killed broker away.
     #[track_caller]
-    pub(crate) fn empty_data(&self) {
+    pub fn empty_data(&self) {
         self.own();
         let data = self.folder.join("data");
         fs::remove_dir_all(&data).unwrap();
@@ -434,21 +411,21 @@ impl Node {
 
     /// Stops the broker's process (SIGSTOP): its sockets stay open and nothing answers, [`Node::eval`] neither.
     #[track_caller]
-    pub(crate) fn freeze(&self) {
+    pub fn freeze(&self) {
         self.own();
         self.order("freeze");
     }
 
     /// Lets a frozen broker go on.
     #[track_caller]
-    pub(crate) fn thaw(&self) {
+    pub fn thaw(&self) {
         self.own();
         self.order("thaw");
     }
 
     /// Raises or clears the memory alarm, and waits until the broker says so.
     #[track_caller]
-    pub(crate) fn memory_alarm(&self, on: bool) {
+    pub fn memory_alarm(&self, on: bool) {
         self.own();
         let limit = if on {
             "0.0".to_owned()
@@ -482,7 +459,7 @@ impl Node {
     }
 
     #[track_caller]
-    pub(super) fn eval_ok(&self, erlang: &str) {
+    pub(crate) fn eval_ok(&self, erlang: &str) {
         let value = self.eval(erlang);
         assert_eq!(value, "ok", "{erlang}");
     }
@@ -612,7 +589,7 @@ fn root() -> Option<String> {
 
 /// A port nobody listens on, below the range from which the kernel takes the ports of outgoing connections: nobody
 /// takes it while the broker is down, and a client calling a broker that is down cannot reach itself.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     loop {
         let port = rand::random_range(10_000..30_000);
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {

@@ -12,7 +12,7 @@ use super::node::Node;
 
 /// The way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     /// From the client to the broker.
     ToBroker,
     /// From the broker to the client.
@@ -21,7 +21,7 @@ pub(crate) enum Way {
 
 /// What happens to bytes that go one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
+pub enum Flow {
     /// They pass.
     Pass,
     /// They wait, and pass later; the sender feels the back-pressure.
@@ -32,7 +32,7 @@ pub(crate) enum Flow {
 
 /// A proxy on a port of its own in front of a broker.
 #[derive(Debug)]
-pub(crate) struct Proxy {
+pub struct Proxy {
     address: SocketAddr,
     state: Arc<State>,
 }
@@ -51,12 +51,12 @@ struct State {
 
 impl Proxy {
     /// A proxy in front of `node`.
-    pub(crate) fn to(node: &Node) -> Self {
+    pub fn to(node: &Node) -> Self {
         Self::to_port(node.port())
     }
 
     /// A proxy in front of whatever listens on `port`.
-    pub(crate) fn to_port(port: u16) -> Self {
+    pub fn to_port(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::new(State {
@@ -75,51 +75,51 @@ impl Proxy {
     }
 
     /// The port clients connect to.
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.address.port()
     }
 
     /// The URL of `vhost` through the proxy, as guest.
-    pub(crate) fn url_for(&self, vhost: &str) -> String {
+    pub fn url_for(&self, vhost: &str) -> String {
         super::raw::url("guest", "guest", self.port(), vhost)
     }
 
     /// Sets what happens to bytes going `way`, on all connections and those to come.
-    pub(crate) fn set(&self, way: Way, flow: Flow) {
+    pub fn set(&self, way: Way, flow: Flow) {
         self.state.flows.lock()[way as usize] = flow;
         self.state.changed.notify_all();
     }
 
     /// The same for both ways.
-    pub(crate) fn set_both(&self, flow: Flow) {
+    pub fn set_both(&self, flow: Flow) {
         self.set(Way::ToBroker, flow);
         self.set(Way::ToClient, flow);
     }
 
     /// Loses all bytes going `way` from now on.
-    pub(crate) fn swallow(&self, way: Way) {
+    pub fn swallow(&self, way: Way) {
         self.set(way, Flow::Swallow);
     }
 
     /// Holds all bytes back until [`Proxy::resume`].
-    pub(crate) fn pause(&self) {
+    pub fn pause(&self) {
         self.set_both(Flow::Hold);
     }
 
     /// Lets bytes pass again, those held back first.
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         self.set_both(Flow::Pass);
     }
 
     /// Closes all connections; new ones are still taken.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         for socket in self.state.sockets.lock().drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
 
     /// Closes one connection, counted from 0 in the order they came, refused ones left out. Not after [`Proxy::cut`].
-    pub(crate) fn cut_nth(&self, nth: usize) {
+    pub fn cut_nth(&self, nth: usize) {
         let sockets = self.state.sockets.lock();
         for socket in &sockets[2 * nth..2 * nth + 2] {
             let _ = socket.shutdown(Shutdown::Both);
@@ -127,17 +127,17 @@ impl Proxy {
     }
 
     /// Whether new connections are closed at once.
-    pub(crate) fn refuse(&self, refuse: bool) {
+    pub fn refuse(&self, refuse: bool) {
         self.state.refusing.store(refuse, Ordering::SeqCst);
     }
 
     /// How many bytes arrived going `way`, lost ones included.
-    pub(crate) fn bytes(&self, way: Way) -> u64 {
+    pub fn bytes(&self, way: Way) -> u64 {
         self.state.bytes[way as usize].load(Ordering::SeqCst)
     }
 
     /// How many connections were tried so far, refused ones included.
-    pub(crate) fn accepted(&self) -> usize {
+    pub fn accepted(&self) -> usize {
         self.state.accepted.load(Ordering::SeqCst)
     }
 }

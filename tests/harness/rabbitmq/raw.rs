@@ -23,10 +23,10 @@ use super::got::{Got, table};
 use super::wait::wait_for_value;
 
 /// A character that [`Raw`] puts on the wire as [`BAD_BYTES`]: text that is not UTF-8, for any name, key, id or header.
-pub(crate) const BAD: &str = "\u{FDD0}";
+pub const BAD: &str = "\u{FDD0}";
 
 /// What becomes of [`BAD`].
-pub(crate) const BAD_BYTES: [u8; 3] = [0xFF, 0xFE, 0xFD];
+pub const BAD_BYTES: [u8; 3] = [0xFF, 0xFE, 0xFD];
 
 /// How long the broker may take for an answer.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -35,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 ///
 /// Every publish is confirmed before the call returns. Dropping it cuts the socket, so that a broker that is frozen or
 /// gone cannot hold a test up.
-pub(crate) struct Raw {
+pub struct Raw {
     // Dropped in this order, after the socket was shut down.
     channel: Channel,
     confirms: Receiver<Confirm>,
@@ -50,12 +50,12 @@ pub(crate) struct Raw {
 impl Raw {
     /// Connects to an `amqp://user:password@host:port/vhost` URL, as [`super::Vhost::url`] and its like make them.
     #[track_caller]
-    pub(crate) fn open(url: &str) -> Self {
+    pub fn open(url: &str) -> Self {
         Self::try_open(url).unwrap_or_else(|error| panic!("raw client to {url}: {error}"))
     }
 
     /// The same for a broker that may be down.
-    pub(crate) fn try_open(url: &str) -> Result<Self, Box<dyn Error>> {
+    pub fn try_open(url: &str) -> Result<Self, Box<dyn Error>> {
         let target = Target::parse(url);
         let socket = TcpStream::connect_timeout(&target.address, LIMIT)?;
         socket.set_nodelay(true).unwrap();
@@ -94,7 +94,7 @@ impl Raw {
 
     /// Declares a durable queue with `arguments`.
     #[track_caller]
-    pub(crate) fn queue(&self, name: &str, arguments: FieldTable) {
+    pub fn queue(&self, name: &str, arguments: FieldTable) {
         let options = QueueDeclareOptions {
             durable: true,
             arguments,
@@ -105,19 +105,19 @@ impl Raw {
 
     /// Declares a durable classic queue without arguments.
     #[track_caller]
-    pub(crate) fn classic(&self, name: &str) {
+    pub fn classic(&self, name: &str) {
         self.queue(name, FieldTable::new());
     }
 
     /// Declares a quorum queue.
     #[track_caller]
-    pub(crate) fn quorum(&self, name: &str) {
+    pub fn quorum(&self, name: &str) {
         self.queue(name, table([("x-queue-type", "quorum")]));
     }
 
     /// Deletes a queue with whatever is in it.
     #[track_caller]
-    pub(crate) fn delete_queue(&self, name: &str) {
+    pub fn delete_queue(&self, name: &str) {
         self.channel
             .queue_delete(name, QueueDeleteOptions::default())
             .unwrap();
@@ -125,32 +125,32 @@ impl Raw {
 
     /// Throws away what is ready in a queue; returns how many messages that were.
     #[track_caller]
-    pub(crate) fn purge(&self, queue: &str) -> u32 {
+    pub fn purge(&self, queue: &str) -> u32 {
         self.channel.queue_purge(queue).unwrap()
     }
 
     /// Whether there is such a queue.
     #[track_caller]
-    pub(crate) fn exists(&self, queue: &str) -> bool {
+    pub fn exists(&self, queue: &str) -> bool {
         self.try_count(queue).is_some()
     }
 
     /// How many messages are ready in a queue (unacknowledged ones are not).
     #[track_caller]
-    pub(crate) fn count(&self, queue: &str) -> u32 {
+    pub fn count(&self, queue: &str) -> u32 {
         self.try_count(queue)
             .unwrap_or_else(|| panic!("there is no queue {queue}"))
     }
 
     /// The same; `None` when there is no such queue.
     #[track_caller]
-    pub(crate) fn try_count(&self, queue: &str) -> Option<u32> {
+    pub fn try_count(&self, queue: &str) -> Option<u32> {
         self.declared(queue).map(|(messages, _)| messages)
     }
 
     /// How many consumers a queue has.
     #[track_caller]
-    pub(crate) fn consumers(&self, queue: &str) -> u32 {
+    pub fn consumers(&self, queue: &str) -> u32 {
         self.declared(queue)
             .unwrap_or_else(|| panic!("there is no queue {queue}"))
             .1
@@ -158,7 +158,7 @@ impl Raw {
 
     /// Waits until a queue has exactly `n` ready messages.
     #[track_caller]
-    pub(crate) fn wait_for_count(&self, queue: &str, n: u32, limit: Duration) {
+    pub fn wait_for_count(&self, queue: &str, n: u32, limit: Duration) {
         wait_for_value(limit, &format!("the count of {queue}"), &Some(n), || {
             self.try_count(queue)
         });
@@ -166,7 +166,7 @@ impl Raw {
 
     /// Waits until a queue has exactly `n` consumers.
     #[track_caller]
-    pub(crate) fn wait_for_consumers(&self, queue: &str, n: u32, limit: Duration) {
+    pub fn wait_for_consumers(&self, queue: &str, n: u32, limit: Duration) {
         wait_for_value(
             limit,
             &format!("the consumers of {queue}"),
@@ -193,7 +193,7 @@ impl Raw {
 
     /// Declares a durable exchange.
     #[track_caller]
-    pub(crate) fn exchange(&self, name: &str, kind: ExchangeType) {
+    pub fn exchange(&self, name: &str, kind: ExchangeType) {
         let options = ExchangeDeclareOptions {
             durable: true,
             ..Default::default()
@@ -203,13 +203,13 @@ impl Raw {
 
     /// Deletes an exchange.
     #[track_caller]
-    pub(crate) fn delete_exchange(&self, name: &str) {
+    pub fn delete_exchange(&self, name: &str) {
         self.channel.exchange_delete(name, false).unwrap();
     }
 
     /// Whether there is such an exchange.
     #[track_caller]
-    pub(crate) fn exchange_exists(&self, name: &str) -> bool {
+    pub fn exchange_exists(&self, name: &str) -> bool {
         match self.throwaway().exchange_declare_passive(name) {
             Ok(_) => true,
             Err(amiquip::Error::ServerClosedChannel { code: 404, .. }) => false,
@@ -219,7 +219,7 @@ impl Raw {
 
     /// Binds a queue to an exchange.
     #[track_caller]
-    pub(crate) fn bind(&self, queue: &str, exchange: &str, routing_key: &str) {
+    pub fn bind(&self, queue: &str, exchange: &str, routing_key: &str) {
         self.channel
             .queue_bind(queue, exchange, routing_key, FieldTable::new())
             .unwrap();
@@ -227,7 +227,7 @@ impl Raw {
 
     /// Removes a binding.
     #[track_caller]
-    pub(crate) fn unbind(&self, queue: &str, exchange: &str, routing_key: &str) {
+    pub fn unbind(&self, queue: &str, exchange: &str, routing_key: &str) {
         self.channel
             .queue_unbind(queue, exchange, routing_key, FieldTable::new())
             .unwrap();
@@ -235,7 +235,7 @@ impl Raw {
 
     /// Binds an exchange to another one.
     #[track_caller]
-    pub(crate) fn bind_exchange(&self, destination: &str, source: &str, routing_key: &str) {
+    pub fn bind_exchange(&self, destination: &str, source: &str, routing_key: &str) {
         self.channel
             .exchange_bind(destination, source, routing_key, FieldTable::new())
             .unwrap();
@@ -245,13 +245,13 @@ impl Raw {
 
     /// Publishes straight to a queue, with the properties given; waits for the confirm.
     #[track_caller]
-    pub(crate) fn send(&self, queue: &str, body: impl AsRef<[u8]>, properties: AmqpProperties) {
+    pub fn send(&self, queue: &str, body: impl AsRef<[u8]>, properties: AmqpProperties) {
         self.publish("", queue, body, properties);
     }
 
     /// Publishes and waits for the confirm; panics when it is a nack. What no queue takes is dropped.
     #[track_caller]
-    pub(crate) fn publish(
+    pub fn publish(
         &self,
         exchange: &str,
         routing_key: &str,
@@ -267,7 +267,7 @@ impl Raw {
 
     /// Publishes and waits for the confirm: true for an ack, false for a nack.
     #[track_caller]
-    pub(crate) fn try_publish(
+    pub fn try_publish(
         &self,
         exchange: &str,
         routing_key: &str,
@@ -280,7 +280,7 @@ impl Raw {
 
     /// Publishes all bodies straight to a queue, pipelined; returns when all are confirmed.
     #[track_caller]
-    pub(crate) fn send_all<B: AsRef<[u8]>>(
+    pub fn send_all<B: AsRef<[u8]>>(
         &self,
         queue: &str,
         bodies: impl IntoIterator<Item = B>,
@@ -298,14 +298,14 @@ impl Raw {
     /// Publishes and waits only `limit` for the confirm: for a broker that may be blocked. `None` is no answer.
     /// The connection is of no use for publishing after that.
     #[track_caller]
-    pub(crate) fn publish_within(&self, limit: Duration, queue: &str, body: &[u8]) -> Option<bool> {
+    pub fn publish_within(&self, limit: Duration, queue: &str, body: &[u8]) -> Option<bool> {
         self.write("", queue, body, AmqpProperties::default());
         self.await_confirms(limit)
     }
 
     /// Publishes with the mandatory flag; whether it came back because no queue takes it.
     #[track_caller]
-    pub(crate) fn comes_back(&self, exchange: &str, routing_key: &str) -> bool {
+    pub fn comes_back(&self, exchange: &str, routing_key: &str) -> bool {
         let publish = Publish {
             mandatory: true,
             ..Publish::new(b"", routing_key)
@@ -317,7 +317,7 @@ impl Raw {
 
     /// Publishes a request and waits for the answer on direct reply-to; `None` when there is none within `limit`.
     #[track_caller]
-    pub(crate) fn request(
+    pub fn request(
         &self,
         queue: &str,
         body: impl AsRef<[u8]>,
@@ -386,7 +386,7 @@ impl Raw {
 
     /// Takes the first message out of a queue.
     #[track_caller]
-    pub(crate) fn get(&self, queue: &str) -> Option<Got> {
+    pub fn get(&self, queue: &str) -> Option<Got> {
         self.channel
             .basic_get(queue, true)
             .unwrap()
@@ -395,19 +395,19 @@ impl Raw {
 
     /// Takes the first message out of a queue, as soon as there is one.
     #[track_caller]
-    pub(crate) fn wait_for_get(&self, queue: &str, limit: Duration) -> Got {
+    pub fn wait_for_get(&self, queue: &str, limit: Duration) -> Got {
         super::wait::wait_for(limit, &format!("a message in {queue}"), || self.get(queue))
     }
 
     /// Takes all ready messages out of a queue.
     #[track_caller]
-    pub(crate) fn drain(&self, queue: &str) -> Vec<Got> {
+    pub fn drain(&self, queue: &str) -> Vec<Got> {
         std::iter::from_fn(|| self.get(queue)).collect()
     }
 
     /// All ready messages of a queue, which stay in it; they are marked redelivered from then on.
     #[track_caller]
-    pub(crate) fn browse(&self, queue: &str) -> Vec<Got> {
+    pub fn browse(&self, queue: &str) -> Vec<Got> {
         let channel = self.throwaway();
         let next = || {
             channel
@@ -423,7 +423,7 @@ impl Raw {
 
     /// Consumes from a queue for as long as this connection lives, alone, and acknowledges nothing.
     #[track_caller]
-    pub(crate) fn occupy(&self, queue: &str) {
+    pub fn occupy(&self, queue: &str) {
         let options = ConsumerOptions {
             exclusive: true,
             ..Default::default()
@@ -436,10 +436,7 @@ impl Raw {
 
     /// Does something that the broker may refuse, on a channel of its own; the reply code of a refusal.
     #[track_caller]
-    pub(crate) fn attempt<T>(
-        &self,
-        work: impl FnOnce(&Channel) -> amiquip::Result<T>,
-    ) -> Result<T, u16> {
+    pub fn attempt<T>(&self, work: impl FnOnce(&Channel) -> amiquip::Result<T>) -> Result<T, u16> {
         match work(&self.throwaway()) {
             Ok(value) => Ok(value),
             Err(amiquip::Error::ServerClosedChannel { code, .. }) => Err(code),
@@ -450,12 +447,12 @@ impl Raw {
     // The wire
 
     /// Every byte the broker sent so far: for what no client library shows.
-    pub(crate) fn seen(&self) -> Vec<u8> {
+    pub fn seen(&self) -> Vec<u8> {
         self.seen.lock().clone()
     }
 
     /// Whether the broker sent these bytes.
-    pub(crate) fn has_seen(&self, bytes: &[u8]) -> bool {
+    pub fn has_seen(&self, bytes: &[u8]) -> bool {
         self.seen
             .lock()
             .windows(bytes.len())
@@ -463,7 +460,7 @@ impl Raw {
     }
 
     /// Cuts the socket, as a crash of the client would.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 

@@ -1,4 +1,8 @@
-//! What a message of the chaos run asks of its handler. Shared by the test and `examples/chaos_consumer.rs`.
+//! What a message of the chaos run asks of its handler. Shared by the test and by `chaos_consumer`.
+
+mod plan;
+
+pub use self::plan::Goes;
 
 use std::time::Duration;
 
@@ -6,24 +10,24 @@ use rungmq::{PolicyError, RetryPolicy};
 use serde::{Deserialize, Serialize};
 
 /// The 300 ms are waited for in the consumer, the 600 and 1200 in rungs.
-pub(crate) const THRESHOLD: Duration = Duration::from_millis(500);
+pub const THRESHOLD: Duration = Duration::from_millis(500);
 /// Deliveries of one message, when nothing but its handler fails.
-pub(crate) const ATTEMPTS: u32 = 4;
+pub const ATTEMPTS: u32 = 4;
 
-pub(crate) fn policy() -> Result<RetryPolicy, PolicyError> {
+pub fn policy() -> Result<RetryPolicy, PolicyError> {
     RetryPolicy::exponential(ATTEMPTS, Duration::from_millis(300), Duration::from_secs(2))
 }
 
 /// A payload.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Work {
-    pub(crate) n: u64,
-    pub(crate) plan: Plan,
+pub struct Work {
+    pub n: u64,
+    pub plan: Plan,
 }
 
 /// How the handler answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Plan {
+pub enum Plan {
     Accept,
     /// Accepts after a while.
     Slow,
@@ -40,22 +44,22 @@ pub(crate) enum Plan {
 }
 
 /// What follows the number in the body of such a message.
-pub(crate) const UNDECODABLE: &str = " is no work";
+pub const UNDECODABLE: &str = " is no work";
 
 /// One line of a consumer's diary.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Line {
+pub struct Line {
     /// Milliseconds since 1970.
-    pub(crate) at: u64,
-    pub(crate) process: u32,
-    pub(crate) n: u64,
-    pub(crate) attempt: u32,
-    pub(crate) redelivered: bool,
-    pub(crate) step: Step,
+    pub at: u64,
+    pub process: u32,
+    pub n: u64,
+    pub attempt: u32,
+    pub redelivered: bool,
+    pub step: Step,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Step {
+pub enum Step {
     Started,
     /// Written before the answer is given, so that whatever was accepted is in the diary.
     Accepted,

@@ -1,10 +1,10 @@
 //! What has to become of a message, by its plan.
 
-use super::work::{ATTEMPTS, Plan};
+use super::{ATTEMPTS, Plan};
 
 /// Where an answer takes a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Goes {
+pub enum Goes {
     /// It is accepted.
     Away,
     /// Back to its queue, after a wait in the consumer.
@@ -17,7 +17,7 @@ pub(crate) enum Goes {
 
 impl Plan {
     /// Where the answer at `attempt` takes the message.
-    pub(crate) fn goes(self, attempt: u32) -> Goes {
+    pub fn goes(self, attempt: u32) -> Goes {
         match self {
             Self::Accept | Self::Slow => Goes::Away,
             Self::Fail(failures) | Self::Panic(failures) if attempt > failures => Goes::Away,
@@ -33,7 +33,7 @@ impl Plan {
     }
 
     /// How, at which attempt and with which reason the message ends.
-    pub(crate) fn ending(self) -> (Goes, u32, &'static str) {
+    pub fn ending(self) -> (Goes, u32, &'static str) {
         match self {
             Self::Accept | Self::Slow => (Goes::Away, 1, ""),
             Self::Fail(failures) | Self::Panic(failures) => (Goes::Away, failures + 1, ""),

@@ -5,7 +5,6 @@ mod starts;
 mod worker;
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
@@ -13,22 +12,10 @@ use crossbeam_channel::{Receiver, unbounded};
 use serde_json::Value;
 
 use crate::harness::wait_for;
+use crate::harness::worker_process::example;
 
 pub(super) const Q: &str = "orders.new";
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
-
-/// The example as cargo built it, beside this test's binary. `cargo test --test it` alone does not build it again.
-fn binary(example: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.parent().unwrap().parent().unwrap();
-    let binary = profile.join("examples").join(example);
-    assert!(
-        binary.exists(),
-        "{} is missing: cargo build --examples",
-        binary.display()
-    );
-    binary
-}
 
 /// A running worker; killed when dropped.
 struct Worker {
@@ -55,7 +42,7 @@ impl Worker {
     }
 
     fn start_with(args: &[&str]) -> Self {
-        let mut child = Command::new(binary("worker"))
+        let mut child = Command::new(example("worker"))
             .args(args)
             .env_remove("AMQP_URL")
             .stdin(Stdio::null())

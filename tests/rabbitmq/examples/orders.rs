@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use super::binary;
 use crate::harness::Vhost;
+use crate::harness::worker_process::example;
 
 #[test]
 fn the_table_of_orders_tells_where_each_order_is() {
@@ -45,7 +45,7 @@ fn without_a_broker_orders_does_the_same_on_the_embedded_one_by_its_clock() {
 
 /// Runs the example and holds its table to what must be in it; what it said before that.
 fn run(url: Option<&str>) -> String {
-    let mut orders = Command::new(binary("orders"));
+    let mut orders = Command::new(example("orders"));
     orders.env_remove("AMQP_URL");
     if let Some(url) = url {
         orders.env("AMQP_URL", url);

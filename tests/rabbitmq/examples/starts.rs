@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use super::{LIMIT, Q, Worker, binary};
+use super::{LIMIT, Q, Worker};
+use crate::harness::worker_process::example;
 use crate::harness::{Vhost, wait_until};
 
 #[test]
@@ -79,7 +80,7 @@ fn a_start_that_fails_says_why_and_exits_with_2() {
 
 #[test]
 fn help_is_no_error() {
-    let child = Command::new(binary("worker"))
+    let child = Command::new(example("worker"))
         .arg("--help")
         .output()
         .unwrap();

@@ -7,12 +7,12 @@ use std::time::Duration;
 use rungmq::metrics::{Observer, Recovered};
 use rungmq::{Ack, Connection, HealthStatus, Message, Publish};
 
+use crate::harness::observed::{Observed, SOON, fixed};
 use crate::harness::only_on_rabbitmq;
+use crate::harness::support::Calls;
 use crate::harness::wait::{let_pass, timed};
 use crate::harness::{Node, Proxy, Vhost, secs, wait_until};
-use crate::observed::{Observed, SOON, fixed};
-use crate::shutdown::alone::{alone, full_name, nothing};
-use crate::support::Calls;
+use crate::suite::shutdown::alone::{alone, full_name, nothing};
 
 /// Cuts every connection as soon as it is up again.
 struct Cutter {

@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use rungmq::metrics::{Consumed, Observer, Published, Received, Recovered};
 use rungmq::{Ack, Connection, HealthStatus, Message, Publish, Queue, RetryPolicy, Topology};
 
+use crate::harness::observed::{Observed, SOON, fixed};
+use crate::harness::support::Calls;
 use crate::harness::wait::{let_pass, timed};
 use crate::harness::{Proxy, Vhost, secs, wait_until};
-use crate::observed::{Observed, SOON, fixed};
-use crate::support::Calls;
 
 struct Cutter {
     proxy: Arc<Proxy>,
@@ -105,7 +105,7 @@ fn every_message_ends_somewhere_while_queues_come_and_go() {
             Queue::new("q")
                 .dead_letter()
                 .retry(&fixed(3, 1.0))
-                .retry_threshold(crate::observed::THRESHOLD),
+                .retry_threshold(crate::harness::observed::THRESHOLD),
         )
         .apply(&service.mq)
         .unwrap();

@@ -4,8 +4,8 @@ use std::thread;
 
 use rungmq::{Connection, Publish};
 
+use crate::harness::observed::{Observed, SOON};
 use crate::harness::{Node, Vhost, secs, wait_until};
-use crate::observed::{Observed, SOON};
 
 type Results = Vec<Result<rungmq::Envelope, rungmq::PublishError>>;
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::harness::Vhost;
-use crate::observed::Observed;
+use crate::harness::observed::Observed;
 
 #[test]
 fn a_missing_exchange_disturbs_no_other_publish() {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use amiquip::{AmqpProperties, AmqpValue};
 use rungmq::{Ack, HeaderValue, Headers, Message, Publish};
 
+use crate::harness::observed::{Observed, SOON, diary, fixed};
 use crate::harness::wait::timed;
 use crate::harness::{Raw, Vhost, secs, table};
-use crate::observed::{Observed, SOON, diary, fixed};
 
 /// AMQP's limit for names, keys, ids and header names, in bytes.
 const LONGEST: usize = 255;

@@ -4,9 +4,9 @@ use std::thread;
 
 use rungmq::{Ack, Connection, Envelope, Message, Publish, PublishError};
 
+use crate::harness::observed::{Observed, SOON, diary, fixed, unacknowledged};
 use crate::harness::wait::{Stopwatch, timed};
 use crate::harness::{Flow, Node, Proxy, Vhost, Way, secs, wait_until};
-use crate::observed::{Observed, SOON, diary, fixed, unacknowledged};
 
 /// The text every AceMQ library has for it.
 const BLOCKED: &str = "the broker has blocked this connection; publishing is paused";

@@ -6,7 +6,7 @@ use rungmq::Connection;
 
 use super::{Story, one_consumer, take_down, told_by};
 use crate::harness::{Proxy, Vhost, wait_until};
-use crate::observed::{Observed, SOON, diary, fixed, wait_until_empty};
+use crate::harness::observed::{Observed, SOON, diary, fixed, wait_until_empty};
 
 fn with_hosts(first: &str, others: &[String]) -> (Observed, Story) {
     let builder = Connection::builder(first).hosts(others.iter().cloned());

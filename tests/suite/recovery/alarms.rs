@@ -7,10 +7,10 @@ use amiquip::AmqpProperties;
 use rungmq::{Ack, Connection, HealthStatus, Message};
 
 use super::{send, told_by, wait_until_up};
+use crate::harness::observed::{SOON, diary, fixed, now, wait_until_empty};
 use crate::harness::wait::let_pass;
 use crate::harness::{Node, Vhost, holds_for, secs, wait_until};
-use crate::observed::{SOON, diary, fixed, now, wait_until_empty};
-use crate::shutdown::alone::{alone, full_name, nothing};
+use crate::suite::shutdown::alone::{alone, full_name, nothing};
 
 const BLOCKED: &str = "the broker has blocked this connection; publishing is paused";
 

@@ -3,9 +3,9 @@
 use rungmq::HealthStatus;
 
 use super::{told, wait_until_down};
+use crate::harness::observed::{SOON, diary, fixed};
 use crate::harness::wait::let_pass;
 use crate::harness::{Node, Raw, holds_for, secs, wait_until};
-use crate::observed::{SOON, diary, fixed};
 
 #[test]
 fn a_broker_that_is_killed_started_killed_again_and_started_empty_is_consumed_each_time() {

@@ -7,10 +7,10 @@ use rungmq::{Connection, HealthStatus, Message};
 use super::{
     Story, close_at_once, consumers_on, one_consumer, take_down, told, told_by, wait_until_up,
 };
+use crate::harness::observed::{Observed, Reader, SOON, diary, fixed, number, unacknowledged};
 use crate::harness::only_on_rabbitmq;
 use crate::harness::wait::timed;
 use crate::harness::{Node, Proxy, Raw, Vhost, holds_for, secs, wait::let_pass, wait_until};
-use crate::observed::{Observed, Reader, SOON, diary, fixed, number, unacknowledged};
 
 /// How many channels the connections of the library have.
 #[track_caller]

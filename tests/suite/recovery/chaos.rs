@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use rungmq::{Ack, Message};
 
 use super::{id, one_consumer, send, told, wait_until_up};
+use crate::harness::observed::{SOON, diary, fixed, unacknowledged, wait_until_empty};
 use crate::harness::wait::let_pass;
 use crate::harness::{Vhost, secs, wait_until};
-use crate::observed::{SOON, diary, fixed, unacknowledged, wait_until_empty};
 
 /// Even ones are retried once and accepted then, odd ones rejected.
 const MESSAGES: u64 = 1000;

@@ -8,9 +8,9 @@ use super::{
     Story, calls_find_it_lost, close_at_once, consumers_on, one_consumer, take_down, told, told_by,
     wait_until_down, wait_until_up,
 };
+use crate::harness::observed::{Observed, SOON, diary, fixed, wait_until_empty};
 use crate::harness::wait::timed;
 use crate::harness::{Flow, Proxy, Vhost, Way, holds_for, secs, wait_until};
-use crate::observed::{Observed, SOON, diary, fixed, wait_until_empty};
 
 #[test]
 fn calls_while_the_connection_is_down_are_refused_at_once_and_work_again_afterwards() {

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rungmq::{Connection, Message};
 
 use super::{Story, a_queue, take_down, told};
+use crate::harness::observed::SOON;
 use crate::harness::{secs, wait_until};
-use crate::observed::SOON;
-use crate::shutdown::alone::{alone, full_name, library_threads, threads_left, through_a_proxy};
+use crate::suite::shutdown::alone::{
+    alone, full_name, library_threads, threads_left, through_a_proxy,
+};
 
 #[test]
 fn losing_the_connection_many_times_leaves_no_thread_behind() {

@@ -5,9 +5,9 @@ use std::thread;
 use rungmq::{Connection, Error, HealthStatus, Message, Queue, RetryLadder, Topology};
 
 use super::{Event, assert_lost, calls_find_it_lost, take_down, told_by};
+use crate::harness::observed::{SOON, fixed};
 use crate::harness::wait::timed;
 use crate::harness::{Proxy, Vhost, holds_for, secs, wait_until};
-use crate::observed::{SOON, fixed};
 
 #[test]
 fn at_the_limit_of_attempts_the_connection_counts_as_closed() {

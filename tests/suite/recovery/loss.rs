@@ -5,9 +5,9 @@ use std::thread;
 
 use rungmq::{Ack, Connection, Consumer, Error, Message};
 
+use crate::harness::observed::{Observed, Reader, SOON, diary, fixed};
 use crate::harness::wait::timed;
 use crate::harness::{Flow, Node, Proxy, Raw, Vhost, Way, secs, wait_until};
-use crate::observed::{Observed, Reader, SOON, diary, fixed};
 
 /// A service in the middle of everything: one handler runs, one message waits for its retry, one is not started.
 struct Busy {

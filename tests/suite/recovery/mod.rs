@@ -7,6 +7,7 @@ mod chaos;
 mod down;
 mod ending;
 mod giving_up;
+mod loss;
 mod outages;
 mod reconnecting;
 mod rungs;
@@ -26,10 +27,10 @@ use parking_lot::Mutex;
 use rungmq::metrics::{Lost, Observer, Recovered, Retrying, Subscribed};
 use rungmq::{Connection, Error, HealthStatus, Message, Topology};
 
+use crate::harness::observed::{Observed, SOON, now};
 use crate::harness::wait::timed;
 use crate::harness::{Proxy, Raw, Vhost, holds_for, secs, table, wait_for, wait_until};
-use crate::observed::{Observed, SOON, now};
-use crate::shutdown::alone;
+use crate::suite::shutdown::alone;
 
 /// One thing that a connection said of itself.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,11 +6,11 @@ use std::thread;
 use rungmq::{Publish, PublishError};
 
 use super::{a_queue, take_down, told, wait_until_up};
+use crate::harness::observed::{SOON, now};
 use crate::harness::wait::{let_pass, wait_for_value};
+use crate::harness::worker_process::status;
 use crate::harness::{Vhost, secs, wait_until};
-use crate::observed::{SOON, now};
-use crate::shutdown::alone::{alone, full_name, library_threads, through_a_proxy};
-use crate::worker_process::status;
+use crate::suite::shutdown::alone::{alone, full_name, library_threads, through_a_proxy};
 
 /// What an answer says of whether the broker has the message.
 #[derive(Clone, Copy, Debug, PartialEq)]

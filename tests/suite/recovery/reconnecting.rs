@@ -6,9 +6,9 @@ use amiquip::AmqpProperties;
 use rungmq::{Connection, HealthStatus, Message, Queue};
 
 use super::{Event, one_consumer, take_down, told, told_by, wait_until_down, wait_until_up};
+use crate::harness::observed::{SOON, diary, fixed, now};
 use crate::harness::only_on_rabbitmq;
 use crate::harness::{Flow, Proxy, Vhost, Way, logs, secs, wait::let_pass, wait_until};
-use crate::observed::{SOON, diary, fixed, now};
 
 #[test]
 fn consuming_goes_on_within_a_second_of_the_loss_of_every_connection() {

@@ -5,9 +5,9 @@ use rungmq::{Ack, Message, RetryPolicy};
 use serde_json::json;
 
 use super::{id, send, told};
+use crate::harness::observed::{SOON, diary, wait_until_empty};
 use crate::harness::wait::let_pass;
 use crate::harness::{Vhost, secs, table, wait_until};
-use crate::observed::{SOON, diary, wait_until_empty};
 
 #[test]
 fn of_400_messages_that_fail_at_once_those_of_the_missing_rung_wait_and_the_others_do_not() {

@@ -6,9 +6,9 @@ use amiquip::AmqpProperties;
 use rungmq::{Connection, Error, HealthStatus, Message};
 
 use super::{Story, consumers_on, one_consumer, told_by, wait_until_down, wait_until_up};
+use crate::harness::observed::{Observed, SOON, diary, fixed, now};
 use crate::harness::wait::timed;
 use crate::harness::{Flow, Node, Proxy, Vhost, Way, secs, wait::let_pass, wait_until};
-use crate::observed::{Observed, SOON, diary, fixed, now};
 
 #[test]
 fn a_handler_that_is_busy_for_many_heartbeats_keeps_its_connection() {
@@ -76,7 +76,7 @@ struct Half {
     proxy: Proxy,
     service: Observed,
     story: Story,
-    read: crate::observed::Reader,
+    read: crate::harness::observed::Reader,
     release: crossbeam_channel::Sender<()>,
 }
 

@@ -5,8 +5,10 @@ use crossbeam_channel::{bounded, unbounded};
 use rungmq::{Ack, HealthStatus, Message, Queue};
 
 use super::{consumers_on, one_consumer, told};
+use crate::harness::observed::{
+    Observed, Reader, SOON, diary, fixed, unacknowledged, wait_until_empty,
+};
 use crate::harness::{Proxy, Vhost, holds_for, secs, wait_until};
-use crate::observed::{Observed, Reader, SOON, diary, fixed, unacknowledged, wait_until_empty};
 
 /// Publishes each of these once the handler of the one before has started.
 #[track_caller]

@@ -5,9 +5,9 @@ use rungmq::{Ack, Connection, Error, LadderError, Queue, RetryLadder, RetryPolic
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::harness::support::{Any, Calls, Declared, connect, connect_counted, consumed};
 use crate::harness::wait::Stopwatch;
 use crate::harness::{Vhost, secs, table, wait_until};
-use crate::support::{Any, Calls, Declared, connect, connect_counted, consumed};
 use parking_lot::Mutex;
 
 const THRESHOLD: Duration = Duration::from_millis(500);

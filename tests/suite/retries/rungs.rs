@@ -5,9 +5,9 @@ use std::time::Duration;
 use amiquip::AmqpProperties;
 use rungmq::{Ack, Connection, Message};
 
+use crate::harness::observed::{Observed, SOON, diary, fixed, unacknowledged, wait_until_empty};
 use crate::harness::wait::wait_for_value;
 use crate::harness::{Vhost, secs, wait_until};
-use crate::observed::{Observed, SOON, diary, fixed, unacknowledged, wait_until_empty};
 
 /// Fails every first attempt.
 fn once(message: &Message<u64>) -> Ack {

@@ -5,9 +5,11 @@ use std::time::Duration;
 use rungmq::{Ack, Connection, HealthStatus, Message, SetAsideFailure};
 use serde_json::json;
 
+use crate::harness::observed::{
+    Observed, Reader, SOON, diary, fixed, unacknowledged, wait_until_empty,
+};
 use crate::harness::wait::let_pass;
 use crate::harness::{Vhost, holds_for, secs, wait_until};
-use crate::observed::{Observed, Reader, SOON, diary, fixed, unacknowledged, wait_until_empty};
 
 /// Consumes `q`; payload 1 is rejected, 2 is parked, anything else accepted.
 fn consume(service: &Observed, failure: SetAsideFailure) -> Reader {
@@ -210,7 +212,7 @@ fn a_delivery_limit_of_five_outlasts_six_seconds_of_refused_copies() {
     let first = read.next().at;
     wait_until(SOON, "six seconds have passed", || {
         let_pass(Duration::from_millis(100));
-        crate::observed::now() - first >= secs(6)
+        crate::harness::observed::now() - first >= secs(6)
     });
     assert_eq!(raw.count("witness"), 0);
     vhost.clear_policy("refuse");

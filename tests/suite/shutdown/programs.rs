@@ -1,23 +1,14 @@
 //! The example programs under signals, as an orchestrator sees them.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use super::*;
 use crate::harness::wait::timed;
+use crate::harness::worker_process;
 
-/// A built example; `cargo test` builds them all.
-#[track_caller]
 fn example(name: &str) -> Command {
-    let tests: PathBuf = std::env::current_exe().unwrap();
-    let target = tests.parent().and_then(|deps| deps.parent()).unwrap();
-    let program = target.join("examples").join(name);
-    assert!(
-        program.exists(),
-        "{program:?} is not there: cargo build --examples"
-    );
-    Command::new(program)
+    Command::new(worker_process::example(name))
 }
 
 /// A program whose output is read line by line, and that does not outlive its test.

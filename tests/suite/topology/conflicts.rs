@@ -6,8 +6,8 @@ use rungmq::{Ack, Connection, Error, ExchangeKind, Queue, RetryLadder, RetryPoli
 use std::error::Error as _;
 use std::time::Duration;
 
+use crate::harness::support::{Any, Calls, Declared, connect};
 use crate::harness::{Raw, Vhost, holds_for, secs, table};
-use crate::support::{Any, Calls, Declared, connect};
 
 const THRESHOLD: Duration = Duration::from_millis(500);
 

@@ -3,14 +3,14 @@
 use rungmq::{Ack, Connection, ExchangeKind, Queue, RetryPolicy, Topology};
 use serde_json::{Value, json};
 
+use crate::harness::support::{Any, Declared, connect, sorted};
 use crate::harness::{Vhost, secs, table};
-use crate::support::{Any, Declared, connect, sorted};
 use std::time::Duration;
 
 const SOURCE: &str = "orders.new";
 
 fn contract() -> Value {
-    serde_json::from_str(include_str!("../../fixtures/contract.json")).unwrap()
+    serde_json::from_str(include_str!("../../../fixtures/contract.json")).unwrap()
 }
 
 /// The fixture's topology, without what only those who are not in `by` declare.

@@ -8,8 +8,8 @@ use rungmq::{
 };
 use std::time::Duration;
 
+use crate::harness::support::{Any, Calls, Declared};
 use crate::harness::{Proxy, Vhost, Way, secs};
-use crate::support::{Any, Calls, Declared};
 
 const THRESHOLD: Duration = Duration::from_millis(500);
 

@@ -9,8 +9,8 @@ use rungmq::{
 use std::time::Duration;
 
 use crate::harness::only_on_rabbitmq;
+use crate::harness::support::{Any, Calls, Declared, connect};
 use crate::harness::{Vhost, logs, secs, wait_until};
-use crate::support::{Any, Calls, Declared, connect};
 
 const THRESHOLD: Duration = Duration::from_millis(500);
 

@@ -4,8 +4,8 @@ use amiquip::AmqpProperties;
 use rungmq::{Ack, Connection, Error, ExchangeKind, Queue, RetryPolicy, Topology};
 use serde_json::{Value, json};
 
+use crate::harness::support::{Any, Calls, Declared, connect};
 use crate::harness::{Vhost, secs, wait_until};
-use crate::support::{Any, Calls, Declared, connect};
 
 /// What stands, written as the lines of a plan are.
 fn lines(declared: &Declared) -> Vec<String> {
