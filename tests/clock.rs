@@ -1,10 +1,6 @@
 //! The test clock, as a service's tests use it: a schedule of hours, the same every time, in milliseconds.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed step is a failed test, and what is measured is real time"
-)]
+#![allow(clippy::disallowed_methods, reason = "what is measured is real time")]
 
 use rungmq::testing::{MemoryBroker, TestClock};
 use rungmq::{Ack, Connection, HealthStatus, Message, Queue, RetryPolicy, Topology};

@@ -28,18 +28,13 @@ elif [[ ! -x $server && -z ${RUNGMQ_TEST_RABBITMQ:-} ]]; then
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq rabbitmq-server
 fi
 
-cargo build --locked --all-features --examples
+cargo build --locked --workspace --all-features --examples
 if (($#)); then
-  exec cargo test --locked --all-features "$@"
+  exec cargo test --locked --workspace --all-features "$@"
 fi
 # On the embedded broker tests wait more than they work, and disturb nobody else's: many at a time.
-RUST_TEST_THREADS=12 cargo test --locked --all-features --test memory
-rest=()
-for suite in tests/*.rs tests/*/main.rs; do
-  name=${suite#tests/}
-  name=${name%%[./]*}
-  [[ $name == memory ]] || rest+=(--test "$name")
-done
+RUST_TEST_THREADS=12 cargo test --locked --workspace --all-features --test embedded
 # A red test of one suite says nothing about the others.
-cargo test --locked --all-features --no-fail-fast --lib --bins --examples "${rest[@]}"
-cargo test --locked --all-features --doc
+cargo test --locked --workspace --all-features --no-fail-fast \
+  --lib --bins --examples --test clock --test disasters --test rabbitmq
+cargo test --locked --workspace --all-features --doc

@@ -9,8 +9,6 @@
 
 mod client;
 mod generate;
-#[allow(unused_macros, reason = "a kit of the integration tests")]
-#[path = "../../../tests/it/harness/mod.rs"]
 mod harness;
 mod program;
 mod run;

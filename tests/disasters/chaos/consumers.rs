@@ -12,10 +12,9 @@ use parking_lot::Mutex;
 
 use super::gremlin::{Event, What};
 use super::now_millis;
-use super::work::Line;
 use crate::harness::secs;
 use crate::harness::wait::{Stopwatch, wait_for};
-use crate::worker_process::build_example;
+use crate::harness::work::Line;
 
 /// The exit code of `chaos_consumer`.
 const START_FAILED: i32 = 2;
@@ -48,7 +47,7 @@ impl Consumers {
     /// Diaries and logs go to `folder`.
     pub(crate) fn start(folder: &Path, url: &str, queues: [&'static str; 2], count: usize) -> Self {
         let mut consumers = Self {
-            program: build_example("chaos_consumer"),
+            program: env!("CARGO_BIN_EXE_chaos_consumer").into(),
             folder: folder.to_owned(),
             url: url.to_owned(),
             queues,

@@ -5,12 +5,11 @@ use std::iter;
 
 use super::gremlin::{Event, What};
 use super::losses::{Losses, Lost};
-use super::plan::Goes;
 use super::producer::{NUMBER, Published, Told};
 use super::story::Story;
 use super::times::{Times, UNWRITTEN};
-use super::work::{ATTEMPTS, Line, Plan, Step};
 use crate::harness::Got;
+use crate::harness::work::{ATTEMPTS, Goes, Line, Plan, Step};
 
 /// An event and what it brings about may be noted in the wrong order by so much.
 const BLUR: u64 = 1_000;

@@ -5,7 +5,7 @@ use super::ledger::{Ledger, Seen};
 use super::losses::Lost;
 use super::producer::{Published, Told};
 use super::queues::{CLASSIC, QUORUM};
-use super::work::{Line, Plan, Step};
+use crate::harness::work::{Line, Plan, Step};
 
 /// The start of every story; all times are milliseconds.
 const T: u64 = 1_000_000;

@@ -3,12 +3,11 @@
 
 use super::drops::Drops;
 use super::gremlin::{Event, What};
-use super::plan::Goes;
 use super::producer::Published;
 use super::queues::{CLASSIC, QUORUM};
 use super::story::Story;
 use super::times::{LANDS, SIGNAL, Times, UNWRITTEN};
-use super::work::Line;
+use crate::harness::work::{Goes, Line};
 
 /// One that lands later than the consumers' confirm timeout goes back as well. Said by the log, a loss need not be near.
 const LANDS_AT_LAST: u64 = 3_000;

@@ -11,13 +11,11 @@ mod gremlin;
 mod ledger;
 mod ledger_selftest;
 mod losses;
-mod plan;
 mod producer;
 mod queues;
 mod script;
 mod story;
 mod times;
-mod work;
 
 use std::collections::BTreeMap;
 use std::fs;

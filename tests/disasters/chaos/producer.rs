@@ -10,9 +10,9 @@ use rungmq::{Connection, Publish};
 
 use super::now_millis;
 use super::script::Script;
-use super::work::{Plan, UNDECODABLE, Work};
 use crate::harness::secs;
 use crate::harness::wait::{let_pass, timed};
+use crate::harness::work::{Plan, UNDECODABLE, Work};
 
 /// Carries the number of the message, also where its body cannot be read.
 pub(crate) const NUMBER: &str = "chaos-n";

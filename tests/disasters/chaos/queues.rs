@@ -5,10 +5,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rungmq::{Connection, Queue, Topology};
 
-use super::work;
+use crate::harness::observed::{number, unacknowledged};
 use crate::harness::wait::Stopwatch;
+use crate::harness::work;
 use crate::harness::{Got, Row, Vhost, secs, wait_until};
-use crate::observed::{number, unacknowledged};
 
 pub(crate) const CLASSIC: &str = "classic";
 pub(crate) const QUORUM: &str = "quorum";

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::work::Plan;
+use crate::harness::work::Plan;
 
 /// What happens to the broker, one after the other.
 #[derive(Clone, Copy, Debug)]

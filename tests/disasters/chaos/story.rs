@@ -2,8 +2,8 @@
 
 use super::gremlin::Event;
 use super::producer::Published;
-use super::work::{Line, Step};
 use crate::harness::Got;
+use crate::harness::work::{Line, Step};
 use std::fmt::Write;
 
 #[derive(Debug, Default)]

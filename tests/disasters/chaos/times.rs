@@ -1,7 +1,7 @@
 //! When the copy of a message was where, as far as can be seen from outside.
 
 use super::gremlin::{Event, What};
-use super::work::Line;
+use crate::harness::work::Line;
 
 /// A copy lands within milliseconds, and within so long on a busy machine.
 pub(crate) const LANDS: u64 = 1_000;

@@ -9,9 +9,9 @@ use log::Level;
 use rungmq::{Ack, HealthStatus, Message, Queue, Topology};
 
 use super::{HOME, assert_nothing_rejected, prepare, raw, send, to_all, witness};
+use crate::harness::observed::{Observed, SOON, diary, fixed, wait_until_empty};
 use crate::harness::wait::{Stopwatch, let_pass, timed};
 use crate::harness::{Cluster, Vhost, logs, secs, wait_until};
-use crate::observed::{Observed, SOON, diary, fixed, wait_until_empty};
 
 /// How long a consumer takes at most to see that a node is back: it asks when a copy lands there, and every half minute.
 const HEALED: Duration = Duration::from_secs(60);

@@ -6,8 +6,8 @@ mod rolling;
 use amiquip::AmqpProperties;
 use rungmq::{Connection, ConnectionBuilder, Queue, RetryPolicy};
 
+use crate::harness::observed::{Observed, SOON};
 use crate::harness::{Cluster, Raw, Vhost, wait_until};
-use crate::observed::{Observed, SOON};
 
 /// The node on which the rungs, dead-letter and parked queues live.
 const HOME: usize = 1;

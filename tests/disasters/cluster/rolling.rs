@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use rungmq::{Ack, ConnectionBuilder, Message};
 
 use super::{HOME, assert_nothing_rejected, prepare, raw, send, to_all, witness};
+use crate::harness::observed::{Observed, Reader, SOON, diary, fixed, wait_until_empty};
 use crate::harness::wait::{Stopwatch, let_pass, wait_for_value};
 use crate::harness::{Cluster, Raw, secs, wait_until};
-use crate::observed::{Observed, Reader, SOON, diary, fixed, wait_until_empty};
 
 /// What the payload says is to become of a message.
 const RETRIED_ONCE: u64 = 0;

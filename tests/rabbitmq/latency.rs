@@ -1,0 +1,75 @@
+//! A message goes out at once: nothing waits for a delayed acknowledgement of TCP's (40 ms).
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rungmq::{Ack, Message, Queue, RetryPolicy};
+
+use crate::harness::observed::{Observed, now};
+use crate::harness::{Vhost, secs, wait_until};
+
+/// Where the stall of a small write that waits for an acknowledgement lies.
+const STALL: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(30)..=Duration::from_millis(60);
+
+/// A busy machine may put a few values anywhere; a stall of TCP's puts most of them here.
+#[track_caller]
+fn assert_no_stall(trips: &[Duration]) {
+    let stalled = trips.iter().filter(|trip| STALL.contains(*trip)).count();
+    let mut sorted = trips.to_vec();
+    sorted.sort();
+    let at = |percent: usize| sorted[(sorted.len() - 1) * percent / 100];
+    let shown = format!(
+        "{stalled} of {} in {STALL:?}; median {:?}, 99 % {:?}, longest {:?}",
+        trips.len(),
+        at(50),
+        at(99),
+        at(100)
+    );
+    println!("{shown}");
+    assert!(stalled * 100 < trips.len(), "{shown}");
+}
+
+#[test]
+fn retries_without_delay_never_stall() {
+    let vhost = Vhost::new();
+    let service = Observed::on(&vhost);
+    let policy = RetryPolicy::fixed(3001, Duration::ZERO).unwrap();
+    service.declare_queue(Queue::new("q").classic(), &policy);
+    let times = std::sync::Arc::new(Mutex::new(Vec::<Instant>::with_capacity(3001)));
+    let noted = times.clone();
+    let handle = move |message: Message<u64>| {
+        noted.lock().push(now());
+        if message.attempt() <= 3000 {
+            Ack::retry("again")
+        } else {
+            Ack::accept()
+        }
+    };
+    let consumer = service.mq.consumer("q").retry_policy(policy);
+    consumer.start(handle).unwrap();
+    service.mq.publish("", "q", &1).unwrap();
+    wait_until(secs(120), "3000 retries", || service.consumed("acked") == 1);
+    let times = times.lock();
+    let trips: Vec<Duration> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(trips.len(), 3000);
+    assert_no_stall(&trips);
+}
+
+#[test]
+fn publishes_of_any_size_never_stall() {
+    let vhost = Vhost::new();
+    vhost.raw().classic("q");
+    let service = Observed::on(&vhost);
+    service.mq.publish("", "q", &0).unwrap();
+    // Around a segment of TCP's, where the last piece is a small one.
+    let trips: Vec<Duration> = (0..1000)
+        .map(|n| {
+            let body = "x".repeat(n * 7 % 4000);
+            let start = now();
+            service.mq.publish("", "q", &body).unwrap();
+            start.elapsed()
+        })
+        .collect();
+    assert_no_stall(&trips);
+}
