@@ -8,7 +8,9 @@
 
 mod activity;
 pub(crate) mod amqp;
-#[cfg(test)]
+/// The embedded broker against a real one. It stands with the tests, which a packaged crate does not have.
+#[cfg(all(test, differential))]
+#[path = "../../tests/differential/mod.rs"]
 mod differential;
 #[cfg(test)]
 pub(crate) mod fake;

@@ -4,12 +4,14 @@
 //! [made smaller](shrink) and printed. What RabbitMQ itself does one way or the other, depending on which of its processes is
 //! faster, is found by running the program again: once both agree, nothing is wrong.
 //!
+//! * `RUNGMQ_DIFFERENTIAL_URLS`: virtual hosts of a real broker that belong to this test alone, separated by spaces; as many
+//!   programs run at a time.
 //! * `RUNGMQ_DIFFERENTIAL_SEED`: the first seed; the default is 1.
 //! * `RUNGMQ_DIFFERENTIAL_PROGRAMS`: how many programs, each with the seed after that of the one before.
 
 mod client;
 mod generate;
-mod harness;
+mod peer;
 mod program;
 mod run;
 mod seat;
@@ -17,16 +19,12 @@ mod show;
 mod shrink;
 mod side;
 
-use harness::Node;
 use parking_lot::Mutex;
 use program::Program;
 use run::{Disagreement, Real, Verdict};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
-
-/// How many programs run at once: the real broker mostly waits for its disk.
-const WORKERS: u64 = 4;
 
 /// How many programs are run unless the environment says otherwise.
 const PROGRAMS: u64 = 150;
@@ -70,11 +68,12 @@ struct Tally {
 }
 
 fn campaign(first: u64, programs: u64) -> Tally {
-    let node = Node::start();
+    let urls = std::env::var("RUNGMQ_DIFFERENTIAL_URLS")
+        .expect("RUNGMQ_DIFFERENTIAL_URLS: a virtual host of a real broker for each thread");
     let tally = Tally::default();
     let next = AtomicU64::new(first);
-    let worker = || {
-        let mut real = Real::on(&node);
+    let worker = |url: &str| {
+        let mut real = Real::at(url);
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= first + programs {
@@ -88,15 +87,16 @@ fn campaign(first: u64, programs: u64) -> Tally {
         }
     };
     thread::scope(|scope| {
-        for number in 0..WORKERS {
+        for (number, url) in urls.split_whitespace().enumerate() {
             let named = thread::Builder::new().name(format!("differential-{number}"));
-            named.spawn_scoped(scope, worker).unwrap();
+            let worker = &worker;
+            named.spawn_scoped(scope, move || worker(url)).unwrap();
         }
     });
     tally
 }
 
-fn examine(real: &mut Real<'_>, seed: u64, tally: &Tally) {
+fn examine(real: &mut Real, seed: u64, tally: &Tally) {
     let program = generate::program(seed);
     for run in 0..RUNS {
         match real.run(&program, LIMIT) {
@@ -126,7 +126,7 @@ fn examine(real: &mut Real<'_>, seed: u64, tally: &Tally) {
 }
 
 /// The difference that a program shows twice.
-fn disagreement(real: &mut Real<'_>, program: &Program) -> Option<Disagreement> {
+fn disagreement(real: &mut Real, program: &Program) -> Option<Disagreement> {
     let mut last = None;
     for _ in 0..2 {
         match real.run(program, SHORT_LIMIT) {

@@ -3,7 +3,7 @@
 //! The embedded broker goes first, and its clock is moved until nothing is due: what is seen then is what the real one has to
 //! come to. That is looked at again and again, since much of what it does follows later, until it agrees or a limit is over.
 
-use super::harness::{Node, Vhost, wait};
+use super::peer::{Raw, let_pass};
 use super::program::{CHANNELS, Program, QUEUES, Step};
 use super::side::{Seen, Side};
 use crate::broker::{Broker, Profile};
@@ -47,27 +47,25 @@ impl fmt::Display for Disagreement {
     }
 }
 
-/// The real broker, with the clients that programs have on it.
-pub(super) struct Real<'n> {
-    node: &'n Node,
-    // Dropped in this order.
+/// A virtual host of the real broker, with the clients that programs have on it.
+pub(super) struct Real {
+    url: String,
     side: Side,
-    _vhost: Vhost<'n>,
     profile: Profile,
 }
 
-impl<'n> Real<'n> {
-    pub(super) fn on(node: &'n Node) -> Self {
-        let vhost = Vhost::on(node);
-        let side = Side::real(&vhost);
-        let profile = match node.major() {
-            3 => Profile::V3_10,
+impl Real {
+    /// The virtual host at `url` belongs to this test alone.
+    pub(super) fn at(url: &str) -> Self {
+        let profile = match Raw::open(url).version().split('.').next() {
+            Some("3") => Profile::V3_10,
             _ => Profile::V4_0,
         };
+        let mut side = Side::real(url);
+        side.clear();
         Self {
-            node,
+            url: url.to_owned(),
             side,
-            _vhost: vhost,
             profile,
         }
     }
@@ -79,7 +77,8 @@ impl<'n> Real<'n> {
 
     /// Forgets everything that was done here.
     fn renew(&mut self) {
-        *self = Self::on(self.node);
+        self.side.cut();
+        *self = Self::at(&self.url);
     }
 
     /// Takes a program through both brokers. The real one may take as long as `limit` for what follows from a step.
@@ -147,7 +146,7 @@ impl<'n> Real<'n> {
             self.side.begin();
             self.side.take(&step);
             if is_short_lived {
-                wait::let_pass(MOMENT);
+                let_pass(MOMENT);
             }
             let seen = await_agreement(&mut self.side, expected, rounds, &missing, limit);
             let is_idle = expected.answer.is_empty() && expected.heard.is_empty();
@@ -174,7 +173,7 @@ impl<'n> Real<'n> {
                 return Verdict::Open;
             }
             if is_short_lived {
-                wait::let_pass(MOMENT);
+                let_pass(MOMENT);
             }
             missing = QUEUES.into_iter().filter(is_missing).collect();
             ready = seen.ready;
@@ -215,7 +214,7 @@ fn await_agreement(
         if agree(seen, expected) || is_over {
             return seen.clone();
         }
-        wait::let_pass(pause);
+        let_pass(pause);
         pause = (pause * 2).min(Duration::from_millis(20));
     }
 }

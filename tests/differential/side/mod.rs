@@ -3,11 +3,11 @@
 mod steps;
 
 use super::client::Client;
-use super::harness::{Raw, Vhost, wait};
+use super::peer::{PATIENCE, Raw, code, dial, memory, wait_until};
 use super::program::{CHANNELS, EXCHANGES, LINKS, QUEUES};
 use super::seat::{Heard, Seat};
 use super::show::{shown, told};
-use crate::broker::{Broker, MemoryTransport};
+use crate::broker::Broker;
 use crate::time::instant::monotonic;
 use crate::transport::amqp::{AmqpTransport, BrokerUrl};
 use crate::transport::{Channel, Dialled, Failure, Transport};
@@ -54,47 +54,15 @@ pub(super) struct Side {
     seen: Seen,
 }
 
-/// How long a call may take that does not take long.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-pub(super) fn memory(broker: &Broker) -> MemoryTransport {
-    MemoryTransport {
-        broker: broker.clone(),
-        heartbeat: Duration::ZERO,
-        channel_max: 2047,
-    }
-}
-
-pub(super) fn dial(transport: &dyn Transport) -> Dialled {
-    // A busy node lets a handshake time out now and then.
-    wait::wait_for(wait::secs(60), "connected", || {
-        transport
-            .dial(monotonic() + PATIENCE, &|_| {})
-            .map_err(|failure| eprintln!("{failure}"))
-            .ok()
-    })
-}
-
-/// The reply code of a refusal; 0 when there is none.
-pub(super) fn code(failure: Failure) -> u16 {
-    match failure {
-        Failure::Refused { code, .. } => code,
-        _ => 0,
-    }
-}
-
 impl Side {
-    pub(super) fn real(vhost: &Vhost<'_>) -> Self {
+    pub(super) fn real(url: &str) -> Self {
         let transport = AmqpTransport {
-            url: BrokerUrl::parse(&format!("{}?heartbeat=0", vhost.url())).unwrap(),
+            url: BrokerUrl::parse(&format!("{url}?heartbeat=0")).unwrap(),
             information: String::new(),
             #[cfg(feature = "tls")]
             tls: None,
         };
-        Self::new(
-            Box::new(transport),
-            Client::Real(Box::new(Raw::open(&vhost.url()))),
-        )
+        Self::new(Box::new(transport), Client::Real(Box::new(Raw::open(url))))
     }
 
     pub(super) fn embedded(broker: &Broker) -> Self {
@@ -321,6 +289,22 @@ impl Side {
         drained
     }
 
+    /// Cuts every connection, so that nothing of this side holds an exclusive queue.
+    pub(super) fn cut(&mut self) {
+        self.drains.clear();
+        (0..LINKS).for_each(|link| self.kill(link));
+    }
+
+    /// Removes what the programs of an earlier side can have left in the virtual host.
+    pub(super) fn clear(&mut self) {
+        self.declared = QUEUES
+            .iter()
+            .chain(&EXCHANGES)
+            .map(ToString::to_string)
+            .collect();
+        self.clean();
+    }
+
     /// Removes everything that a program can have made.
     pub(super) fn clean(&mut self) {
         self.last_consumer = 0;
@@ -336,7 +320,7 @@ impl Side {
                 // It is exclusive to a link, and goes with it.
                 (0..LINKS).for_each(|link| self.kill(link));
                 let is_gone = || self.client.delete_queue(queue).is_ok();
-                wait::wait_until(wait::secs(20), "an exclusive queue is gone", is_gone);
+                wait_until(PATIENCE, "an exclusive queue is gone", is_gone);
             }
         }
         for seat in self.drains.drain(..) {

@@ -1,6 +1,6 @@
 //! What the seam lacks, done by another client.
 
-use super::harness::Raw;
+use super::peer::{self, Raw};
 use crate::broker::Broker;
 use crate::error::Error;
 use crate::message::headers::{HeaderValue, Headers};
@@ -117,8 +117,8 @@ impl Client {
                 channel.qos(0, 0, false)
             }),
             Self::Embedded(broker) => {
-                let mut dialled = super::side::dial(&super::side::memory(broker));
-                let channel = dialled.link.open_channel().map_err(super::side::code)?;
+                let mut dialled = peer::dial(&peer::memory(broker));
+                let channel = dialled.link.open_channel().map_err(peer::code)?;
                 let twice = channel.pull(queue).and_then(|pulled| {
                     let Some(delivery) = pulled else {
                         return Ok(());
@@ -127,7 +127,7 @@ impl Client {
                     channel.ack(delivery.tag, false)?;
                     channel.limit_prefetch(0)
                 });
-                twice.map_err(super::side::code)
+                twice.map_err(peer::code)
             }
         }
     }
