@@ -96,6 +96,7 @@ mod link;
 mod publisher;
 
 // Ways to a broker, and the broker in this process.
+#[cfg(any(test, feature = "testing"))]
 mod broker;
 mod error;
 mod transport;
@@ -116,6 +117,7 @@ mod time;
 mod contract;
 #[cfg(any(doc, doctest))]
 pub mod docs;
+#[cfg(feature = "testing")]
 pub mod testing;
 
 pub use connection::health_report::{Health, HealthStatus};
