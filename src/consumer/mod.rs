@@ -5,7 +5,6 @@ pub(crate) mod thread;
 pub(crate) mod workers;
 
 mod builder;
-mod share;
 mod subscription;
 
 use crate::error::{DrainTimeout, Error, StrandedDelivery};
@@ -24,10 +23,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use workers::Pool;
+use workers::WorkerPool;
 
 pub use builder::{ConsumerBuilder, SetAsideFailure};
-pub(crate) use in_flight::{Unwaited, do_not_wait_for_this_handler};
+pub(crate) use in_flight::{DrainExclusion, exclude_current_handler_from_drain};
 
 /// After a deadline, for the broker's last answers; the kill switch comes then.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
@@ -55,7 +54,7 @@ pub(crate) trait Registrar {
 pub(crate) enum Control {
     Stop(Deadline),
     /// Something has changed that a wait may be for.
-    LookAgain,
+    Wake,
 }
 
 /// What a subscription works with.
@@ -87,20 +86,20 @@ pub(crate) struct Settings {
 /// It belongs to its connection: dropping the handle changes nothing, and closing the connection stops it. See
 /// [`Connection::consume`](crate::Connection::consume).
 #[derive(Clone)]
-pub struct Consumer(Arc<Shared>);
+pub struct Consumer(Arc<ConsumerShared>);
 
-struct Shared {
+struct ConsumerShared {
     queue: Arc<str>,
     control: Sender<Control>,
-    pool: Pool,
+    pool: WorkerPool,
     in_flight: InFlight,
     running: AtomicBool,
     generation: Mutex<Option<Arc<Generation>>>,
     /// Dropped when a drain has nothing more to wait for.
-    busy: Mutex<Option<Over>>,
-    quiet: OverSignal,
+    waiters: Mutex<Option<Over>>,
+    drained: OverSignal,
     ended: OverSignal,
-    end: Mutex<Option<End>>,
+    stranded: Mutex<Option<Vec<StrandedDelivery>>>,
     cancelled: AtomicBool,
     /// A cancel has said what it left behind.
     reported: AtomicBool,
@@ -109,15 +108,9 @@ struct Shared {
     /// The link over which the connection is up again, until the consumer thread takes it.
     recovered: Mutex<Option<Uplink>>,
     /// Queues of its share that are on a cluster node that is down.
-    down: Mutex<Vec<String>>,
+    unavailable: Mutex<Vec<String>>,
     /// Why there is no subscription at the moment.
     trouble: Mutex<Option<String>>,
-}
-
-/// How a consumer ended.
-#[derive(Debug, Default)]
-struct End {
-    stranded: Vec<StrandedDelivery>,
 }
 
 impl Consumer {
@@ -158,7 +151,7 @@ impl Consumer {
     /// The connection is up again.
     pub(crate) fn recover(&self, uplink: Uplink) {
         *self.0.recovered.lock() = Some(uplink);
-        drop(self.0.control.send(Control::LookAgain));
+        drop(self.0.control.send(Control::Wake));
     }
 
     /// Why this consumer does not do all of its work, when it does not.
@@ -167,18 +160,18 @@ impl Consumer {
             let trouble = self.0.trouble.lock().clone();
             return Some(trouble.unwrap_or_else(|| "not subscribed yet".to_owned()));
         }
-        let down = self.0.down.lock();
-        (!down.is_empty()).then(|| {
+        let unavailable = self.0.unavailable.lock();
+        (!unavailable.is_empty()).then(|| {
             format!(
                 "gone or on a cluster node that is down: {}",
-                down.join(", ")
+                unavailable.join(", ")
             )
         })
     }
 
     /// Whether the handler that made a call is one of this consumer's.
-    pub(crate) fn has_handler(&self, unwaited: &Unwaited) -> bool {
-        unwaited.is_of(&self.0.control)
+    pub(crate) fn has_handler(&self, exclusion: &DrainExclusion) -> bool {
+        exclusion.is_of(&self.0.control)
     }
 
     /// Begins the drain, unless somebody has cancelled before; whether it did.
@@ -195,7 +188,7 @@ impl Consumer {
         let mut earliest = self.0.deadline.lock();
         *earliest = Some(earliest.map_or(deadline, |earlier| earlier.min(deadline)));
         drop(earliest);
-        self.0.pool.shut();
+        self.0.pool.stop();
         self.0.running.store(false, Ordering::Release);
         if let Some(generation) = &*self.0.generation.lock() {
             generation.drain();
@@ -204,16 +197,16 @@ impl Consumer {
     }
 
     /// Waits until there is nothing more to wait for, at most until the deadline.
-    pub(crate) fn is_drained_by(&self, deadline: Deadline) -> bool {
+    pub(crate) fn wait_drained(&self, deadline: Deadline) -> bool {
         select! {
             recv(self.0.ended) -> _ => true,
-            recv(self.0.quiet) -> _ => true,
+            recv(self.0.drained) -> _ => true,
             default(deadline.left()) => false,
         }
     }
 
     /// The deadline has passed: whatever is still running, its outcome is thrown away.
-    pub(crate) fn cut(&self) {
+    pub(crate) fn discard_outcomes(&self) {
         if let Some(generation) = &*self.0.generation.lock() {
             generation.end();
         }
@@ -237,8 +230,8 @@ impl Consumer {
     }
 
     /// Ready once a drain has nothing more to wait for.
-    pub(crate) fn quiet(&self) -> &OverSignal {
-        &self.0.quiet
+    pub(crate) fn drained(&self) -> &OverSignal {
+        &self.0.drained
     }
 
     /// Whether a cancel has said already what was left behind.
@@ -248,8 +241,8 @@ impl Consumer {
 
     /// What the drain left behind. Of a consumer thread that is stuck in a call only what can be seen from outside.
     fn stranded(&self) -> Vec<StrandedDelivery> {
-        match &*self.0.end.lock() {
-            Some(end) => end.stranded.clone(),
+        match &*self.0.stranded.lock() {
+            Some(stranded) => stranded.clone(),
             None => self.0.in_flight.stranded(&self.0.queue),
         }
     }
@@ -260,28 +253,30 @@ pub(crate) fn cancel(consumers: &[&Consumer], timeout: Duration) -> Result<(), E
     if is_owner_thread() {
         return Err(Error::OwnThread);
     }
-    let unwaited = do_not_wait_for_this_handler();
+    let exclusion = exclude_current_handler_from_drain();
     let deadline = Deadline::within(timeout);
     let mut stopped = consumers.to_vec();
     stopped.retain(|consumer| consumer.begin_cancel(deadline));
     let mut late = stopped.clone();
-    late.retain(|consumer| !consumer.is_drained_by(deadline));
-    late.iter().for_each(|consumer| consumer.cut());
+    late.retain(|consumer| !consumer.wait_drained(deadline));
+    late.iter().for_each(|consumer| consumer.discard_outcomes());
     for consumer in late {
         consumer.join(deadline.plus(GRACE));
     }
-    if !consumers
+    if consumers
         .iter()
-        .any(|consumer| consumer.has_handler(&unwaited))
+        .any(|consumer| consumer.has_handler(&exclusion))
     {
-        unwaited.lift();
+        exclusion.keep();
+    } else {
+        drop(exclusion);
     }
     // A close may have shortened the time.
     let deadlines = stopped
         .iter()
         .filter_map(|consumer| *consumer.0.deadline.lock());
     let deadline = deadlines.fold(deadline, Deadline::min);
-    let result = drained(stopped.iter().copied(), deadline);
+    let result = drain_result(stopped.iter().copied(), deadline);
     for consumer in stopped {
         consumer.0.reported.store(true, Ordering::Release);
     }
@@ -289,7 +284,7 @@ pub(crate) fn cancel(consumers: &[&Consumer], timeout: Duration) -> Result<(), E
 }
 
 /// What a drain of these consumers has brought.
-pub(crate) fn drained<'a>(
+pub(crate) fn drain_result<'a>(
     consumers: impl IntoIterator<Item = &'a Consumer>,
     deadline: Deadline,
 ) -> Result<(), Error> {
@@ -301,7 +296,7 @@ pub(crate) fn drained<'a>(
     }
 }
 
-impl Shared {
+impl ConsumerShared {
     /// A new subscription begins. It finds a stop that came before it.
     fn begin_generation(&self, link: &Link) -> Arc<Generation> {
         let generation = Arc::new(Generation::new(link.activity().clone()));
@@ -309,16 +304,18 @@ impl Shared {
         generation
     }
 
-    fn show_down(&self, down: &[Declaration]) {
-        let queues = down.iter().filter_map(|declaration| match declaration {
-            Declaration::Queue { name, .. } => Some(name.clone()),
-            _ => None,
-        });
-        *self.down.lock() = queues.collect();
+    fn set_unavailable(&self, unavailable: &[Declaration]) {
+        let queues = unavailable
+            .iter()
+            .filter_map(|declaration| match declaration {
+                Declaration::Queue { name, .. } => Some(name.clone()),
+                _ => None,
+            });
+        *self.unavailable.lock() = queues.collect();
     }
 
-    fn become_quiet(&self) {
-        self.busy.lock().take();
+    fn release_waiters(&self) {
+        self.waiters.lock().take();
     }
 }
 

@@ -1,13 +1,12 @@
 //! The one thread that publishes: many messages in flight, one answer each.
 //!
-//! Workers never wait for it: a consumer thread hands a copy over and gets a [`CopyAnswer`] in its own channel. Only a
+//! Workers never wait for it: a consumer thread hands a copy over and gets a [`CopyResult`] in its own channel. Only a
 //! caller of `publish` waits.
 
 pub(crate) mod channel;
 pub(crate) mod confirms;
 pub(crate) mod connection;
 
-mod opening;
 mod reply;
 mod thread;
 
@@ -39,21 +38,21 @@ fn publish_outcome(result: &PublishResult) -> PublishOutcome {
 
 /// The end of one copy, for the consumer thread that asked for it.
 #[derive(Debug)]
-pub(crate) struct CopyAnswer {
+pub(crate) struct CopyResult {
     pub(crate) tag: u64,
     pub(crate) result: PublishResult,
 }
 
 /// What the publisher works on.
-enum Command {
-    Copy(Job),
-    Publish(Job),
+enum PublisherCommand {
+    Copy(PublishJob),
+    Publish(PublishJob),
     /// Look again at what waits: a drain has begun, or a generation has ended.
-    LookAgain,
+    Wake,
     /// The broker is there: a lost link need not wait for the end of its pause.
-    TryNow,
+    ReconnectNow,
     /// The link is there, or could not be made.
-    Opened(opening::Opening),
+    Opened(Result<connection::OpenedLink, String>),
     Notice {
         link: u64,
         notice: crate::link::LinkNotice,
@@ -64,7 +63,7 @@ enum Command {
     },
 }
 
-struct Job {
+struct PublishJob {
     message: Outgoing,
     since: Instant,
     waiter: Waiter,
@@ -74,7 +73,7 @@ enum Waiter {
     Consumer {
         tag: u64,
         generation: Arc<Generation>,
-        answers: Sender<CopyAnswer>,
+        answers: Sender<CopyResult>,
     },
     Caller(Reply),
 }
@@ -90,12 +89,12 @@ pub(crate) struct PublisherSettings {
     /// Between attempts to make the link again.
     pub(crate) backoff: Backoff,
     pub(crate) view: Arc<Mutex<PublisherView>>,
-    pub(crate) writing: Arc<Mutex<Option<Writing>>>,
+    pub(crate) writing: Arc<Mutex<Option<WriteInProgress>>>,
 }
 
 /// A write that is under way: it blocks for as long as the broker does not read.
 #[derive(Debug)]
-pub(crate) struct Writing {
+pub(crate) struct WriteInProgress {
     since: Instant,
     link: Arc<Link>,
 }
@@ -129,7 +128,7 @@ pub(crate) fn blocked_text(reason: &str) -> String {
 /// The handle to the publisher thread.
 #[derive(Clone)]
 pub(crate) struct Publisher {
-    commands: Sender<Command>,
+    commands: Sender<PublisherCommand>,
     settings: Arc<PublisherSettings>,
 }
 
@@ -156,14 +155,14 @@ impl Publisher {
         message: Outgoing,
         tag: u64,
         generation: &Arc<Generation>,
-        answers: &Sender<CopyAnswer>,
+        answers: &Sender<CopyResult>,
     ) {
         let waiter = Waiter::Consumer {
             tag,
             generation: generation.clone(),
             answers: answers.clone(),
         };
-        self.send(Command::Copy(Job {
+        self.send(PublisherCommand::Copy(PublishJob {
             message,
             since: monotonic(),
             waiter,
@@ -205,7 +204,7 @@ impl Publisher {
     fn begin(&self, message: Outgoing, since: Instant) -> Pending {
         let (reply, pending) = reply();
         let waiter = Waiter::Caller(reply);
-        self.send(Command::Publish(Job {
+        self.send(PublisherCommand::Publish(PublishJob {
             message,
             since,
             waiter,
@@ -224,10 +223,10 @@ impl Publisher {
     }
 
     /// Gives up a link whose socket has taken nothing for as long as a confirm may take, while a write waits for that: the
-    /// publisher, which is stuck in the write, cannot do it.
-    pub(crate) fn give_up_stuck_write(&self) {
+    /// publisher, kind is stuck in the write, cannot do it.
+    pub(crate) fn kill_stuck_link(&self) {
         let writing = self.settings.writing.lock();
-        if let Some(Writing { since, link }) = &*writing {
+        if let Some(WriteInProgress { since, link }) = &*writing {
             let limit = self.settings.confirm_timeout;
             let moved = link.activity().last_write().elapsed();
             if since.elapsed() >= limit && moved >= limit {
@@ -242,23 +241,23 @@ impl Publisher {
     }
 
     /// Has the publisher look again at what waits unwritten.
-    pub(crate) fn look_again(&self) {
-        self.send(Command::LookAgain);
+    pub(crate) fn wake(&self) {
+        self.send(PublisherCommand::Wake);
     }
 
     /// The broker has just been reached: a lost link is made again without waiting for the end of its pause.
-    pub(crate) fn try_now(&self) {
-        self.send(Command::TryNow);
+    pub(crate) fn reconnect_now(&self) {
+        self.send(PublisherCommand::ReconnectNow);
     }
 
     /// Ends publishing: what waits is answered as not sent, what is in flight as unknown.
     pub(crate) fn stop(&self, within: Duration) {
-        self.send(Command::Stop { within });
+        self.send(PublisherCommand::Stop { within });
     }
 
-    fn send(&self, command: Command) {
+    fn send(&self, command: PublisherCommand) {
         if let Err(unsent) = self.commands.send(command)
-            && let Command::Copy(job) | Command::Publish(job) = unsent.0
+            && let PublisherCommand::Copy(job) | PublisherCommand::Publish(job) = unsent.0
         {
             job.waiter.answer(PublishResult::NotSent(
                 "the connection was closed".to_owned(),
@@ -271,7 +270,7 @@ impl Waiter {
     fn answer(self, result: PublishResult) {
         // Whoever waited may be gone: then nobody needs the answer.
         match self {
-            Self::Consumer { tag, answers, .. } => drop(answers.send(CopyAnswer { tag, result })),
+            Self::Consumer { tag, answers, .. } => drop(answers.send(CopyResult { tag, result })),
             Self::Caller(reply) => reply.answer(result),
         }
     }

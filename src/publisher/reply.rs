@@ -8,13 +8,13 @@ use std::time::Instant;
 /// Shared by a caller and the publisher. It also decides between a caller that gives up and a publisher that writes:
 /// exactly one of them wins.
 #[derive(Debug)]
-struct Slot {
-    state: Mutex<State>,
+struct ReplySlot {
+    state: Mutex<ReplyState>,
     answered: Condvar,
 }
 
 #[derive(Debug)]
-enum State {
+enum ReplyState {
     Queued,
     Written,
     /// The caller gave up before it was written.
@@ -24,15 +24,15 @@ enum State {
 
 /// The caller's end.
 #[derive(Debug)]
-pub(super) struct Pending(Arc<Slot>);
+pub(super) struct Pending(Arc<ReplySlot>);
 
 /// The publisher's end. Dropped without an answer it says that the answer is unknown.
 #[derive(Debug)]
-pub(super) struct Reply(Arc<Slot>);
+pub(super) struct Reply(Arc<ReplySlot>);
 
 pub(super) fn reply() -> (Reply, Pending) {
-    let slot = Arc::new(Slot {
-        state: Mutex::new(State::Queued),
+    let slot = Arc::new(ReplySlot {
+        state: Mutex::new(ReplyState::Queued),
         answered: Condvar::new(),
     });
     (Reply(slot.clone()), Pending(slot))
@@ -42,9 +42,9 @@ impl Reply {
     /// Called just before the write; false when the caller has given up.
     pub(super) fn claim(&self) -> bool {
         let mut state = self.0.state.lock();
-        let queued = matches!(*state, State::Queued);
+        let queued = matches!(*state, ReplyState::Queued);
         if queued {
-            *state = State::Written;
+            *state = ReplyState::Written;
         }
         queued
     }
@@ -55,8 +55,8 @@ impl Reply {
 
     fn put(&self, result: PublishResult) {
         let mut state = self.0.state.lock();
-        if matches!(*state, State::Queued | State::Written) {
-            *state = State::Answered(result);
+        if matches!(*state, ReplyState::Queued | ReplyState::Written) {
+            *state = ReplyState::Answered(result);
             self.0.answered.notify_one();
         }
     }
@@ -76,11 +76,11 @@ impl Pending {
         let mut state = self.0.state.lock();
         loop {
             match (&*state, give_up) {
-                (State::Answered(result), _) => return result.clone(),
-                (State::Queued, Some(limit)) => {
+                (ReplyState::Answered(result), _) => return result.clone(),
+                (ReplyState::Queued, Some(limit)) => {
                     let timed_out = self.0.answered.wait_until(&mut state, limit).timed_out();
-                    if timed_out && matches!(*state, State::Queued) {
-                        *state = State::Withdrawn;
+                    if timed_out && matches!(*state, ReplyState::Queued) {
+                        *state = ReplyState::Withdrawn;
                         let reason = "the connection was not ready within the limit";
                         return PublishResult::NotSent(reason.to_owned());
                     }

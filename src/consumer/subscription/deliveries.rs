@@ -1,22 +1,24 @@
 //! What becomes of each delivery of one subscription: its state, its copy, its settlement.
 //!
-//! Only the consumer thread is in here. It asks [`State::step`] what an event means for a delivery, and does it.
+//! Only the consumer thread is in here. It asks [`DeliveryState::step`] what an event means for a delivery, and does it.
 
 use super::acks::Acks;
-use super::requests::{Finding, Questions, set_aside_share};
-use super::requeue_pacer::Pace;
-use super::state::{Circumstances, CopyEnd, Count, End, Event, Redeclared, State, Target};
-use crate::consumer::in_flight::{Started, Task};
-use crate::consumer::workers::{Job, News, Pool, Report, Reporter};
+use super::requests::{AdminReply, AdminRequests};
+use super::requeue_pacer::RequeuePacer;
+use super::state::{Circumstances, Count, DeliveryEnd, DeliveryState, Event, Redeclared, Target};
+use crate::consumer::in_flight::{InFlightGuard, TrackedDelivery};
+use crate::consumer::workers::{DeliveryJob, Reporter, WorkerEvent, WorkerPool, WorkerReport};
 use crate::consumer::{Context, Services, Settings};
 use crate::error::StrandedDelivery;
 use crate::link::{Generation, Uplink};
 use crate::message::delivery::Delivery;
-use crate::message::publish::error::{PublishResult, UnknownCause};
+use crate::message::publish::error::PublishResult;
 use crate::metrics::{RungMissing, SetAsideFailed};
-use crate::publisher::CopyAnswer;
+use crate::naming;
+use crate::publisher::CopyResult;
 use crate::retry::{Decision, Wait};
 use crate::topology::declaration::Declaration;
+use crate::topology::set_aside_queue;
 use crate::transport::{Channel, Failure};
 use crossbeam_channel::Sender;
 use log::{Level, log, warn};
@@ -28,11 +30,11 @@ use std::time::{Duration, Instant};
 const LONG_UNSTARTED: Duration = Duration::from_secs(10 * 60);
 
 /// One delivery that is not settled yet.
-pub(super) struct Entry {
-    pub(super) state: State,
-    pub(super) task: Arc<Task>,
+pub(super) struct UnsettledDelivery {
+    pub(super) state: DeliveryState,
+    pub(super) tracked: Arc<TrackedDelivery>,
     pub(super) decision: Option<Arc<Decision>>,
-    pub(super) started: Option<Started>,
+    pub(super) in_flight: Option<InFlightGuard>,
     /// When it was received, and later when its copy was handed to the publisher.
     pub(super) since: Instant,
     /// When its wait for a missing rung is over.
@@ -43,55 +45,59 @@ pub(super) struct Entry {
 
 /// What a consumer keeps from one subscription to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct BrokerKnowledge {
     /// The rungs that are known to exist.
     pub(crate) rungs: HashSet<Duration>,
     /// What of the consumer's share is on a cluster node that is down.
-    pub(crate) down: Vec<Declaration>,
-    pub(super) paces: HashMap<Target, Pace>,
+    pub(crate) unavailable: Vec<Declaration>,
+    pub(super) pacers: HashMap<Target, RequeuePacer>,
     /// Targets whose trouble was logged already.
     pub(super) warned: HashSet<Target>,
     pub(super) warned_of_unstarted: bool,
 }
 
-pub(crate) struct Settling<'a> {
+pub(crate) struct Deliveries<'a> {
     pub(super) settings: &'a Settings,
     pub(super) services: &'a Services,
     pub(super) uplink: &'a Uplink,
-    pub(super) pool: &'a Pool,
-    pub(super) memory: &'a mut Memory,
+    pub(super) pool: &'a WorkerPool,
+    pub(super) known: &'a mut BrokerKnowledge,
     pub(super) channel: &'a dyn Channel,
     pub(super) reporter: Reporter,
-    pub(super) answers: Sender<CopyAnswer>,
-    pub(super) questions: Questions<'a>,
-    pub(super) ledger: BTreeMap<u64, Entry>,
+    pub(super) copy_results: Sender<CopyResult>,
+    pub(super) requests: AdminRequests<'a>,
+    pub(super) unsettled: BTreeMap<u64, UnsettledDelivery>,
     pub(super) acks: Acks,
     pub(super) held: BTreeSet<(Instant, u64)>,
 }
 
-impl<'a> Settling<'a> {
+impl<'a> Deliveries<'a> {
     pub(crate) fn new(
         context: Context<'a>,
-        pool: &'a Pool,
-        memory: &'a mut Memory,
+        pool: &'a WorkerPool,
+        known: &'a mut BrokerKnowledge,
         channel: &'a dyn Channel,
         generation: Arc<Generation>,
-        (reports, answers, findings): (Sender<Report>, Sender<CopyAnswer>, Sender<Finding>),
+        (reports, copy_results, admin_replies): (
+            Sender<WorkerReport>,
+            Sender<CopyResult>,
+            Sender<AdminReply>,
+        ),
     ) -> Self {
         Self {
             settings: context.settings,
             services: context.services,
             uplink: context.uplink,
             pool,
-            memory,
+            known,
             channel,
             reporter: Reporter {
                 generation,
                 reports,
             },
-            answers,
-            questions: Questions::new(&context.uplink.admin, findings),
-            ledger: BTreeMap::new(),
+            copy_results,
+            requests: AdminRequests::new(&context.uplink.admin, admin_replies),
+            unsettled: BTreeMap::new(),
             acks: Acks::default(),
             held: BTreeSet::new(),
         }
@@ -103,94 +109,93 @@ impl<'a> Settling<'a> {
 
     /// Whether every delivery is settled.
     pub(crate) fn is_empty(&self) -> bool {
-        self.ledger.is_empty()
+        self.unsettled.is_empty()
     }
 
     /// Whether nothing is left that a drain waits for.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.ledger.values().all(|entry| entry.task.is_unwaited())
+    pub(crate) fn is_drained(&self) -> bool {
+        self.unsettled
+            .values()
+            .all(|entry| entry.tracked.is_excluded_from_drain())
     }
 
     /// Takes a delivery in; the job goes to the workers.
-    pub(crate) fn enter(&mut self, delivery: Delivery) -> Job {
-        let task = Arc::new(Task::default());
+    pub(crate) fn receive(&mut self, delivery: Delivery) -> DeliveryJob {
+        let tracked = Arc::new(TrackedDelivery::default());
         let now = self.services.clock.now();
-        let entry = Entry {
-            state: State::Handed,
-            task: task.clone(),
+        let entry = UnsettledDelivery {
+            state: DeliveryState::Handed,
+            tracked: tracked.clone(),
             decision: None,
-            started: None,
+            in_flight: None,
             since: now,
             wait_until: now,
             hold_until: None,
         };
         self.acks.delivered(delivery.tag);
-        self.ledger.insert(delivery.tag, entry);
-        Job {
+        self.unsettled.insert(delivery.tag, entry);
+        DeliveryJob {
             delivery,
-            task,
+            tracked,
             reporter: self.reporter.clone(),
         }
     }
 
-    /// A worker has news of a delivery.
-    pub(crate) fn reported(&mut self, tag: u64, news: News) -> Result<(), Failure> {
-        match news {
-            News::Answered { decision, started } => {
-                let Some(entry) = self.ledger.get_mut(&tag) else {
+    /// A worker has event of a delivery.
+    pub(crate) fn reported(&mut self, tag: u64, event: WorkerEvent) -> Result<(), Failure> {
+        match event {
+            WorkerEvent::Answered {
+                decision,
+                in_flight,
+            } => {
+                let Some(entry) = self.unsettled.get_mut(&tag) else {
                     return Ok(());
                 };
                 let decision = Arc::new(decision);
-                entry.started = Some(started);
+                entry.in_flight = Some(in_flight);
                 entry.decision = Some(decision.clone());
                 self.step(tag, &Event::Decided(&decision))
             }
-            News::WaitOver => self.step(tag, &Event::WaitOver),
-            News::AskAgain => self.step(tag, &Event::AskAgain),
+            WorkerEvent::WaitOver => self.step(tag, &Event::WaitOver),
+            WorkerEvent::RecheckRung => self.step(tag, &Event::RecheckRung),
         }
     }
 
     /// The publisher is done with a copy.
-    pub(crate) fn copy_answered(&mut self, answer: CopyAnswer) -> Result<(), Failure> {
-        let CopyAnswer { tag, result } = answer;
-        let Some(State::Copying { target, .. }) = self.ledger.get(&tag).map(|entry| entry.state)
+    pub(crate) fn copy_ended(&mut self, copy: CopyResult) -> Result<(), Failure> {
+        let CopyResult { tag, result } = copy;
+        let Some(DeliveryState::Copying { target, .. }) =
+            self.unsettled.get(&tag).map(|entry| entry.state)
         else {
             return Ok(());
         };
-        let end = match result {
-            PublishResult::Confirmed => CopyEnd::Confirmed,
-            PublishResult::Unroutable(_) => CopyEnd::Returned,
-            PublishResult::Nacked => CopyEnd::Nacked,
-            PublishResult::NotSent(_) => CopyEnd::NotSent,
-            PublishResult::Unknown(UnknownCause::Timeout) => CopyEnd::TimedOut,
-            PublishResult::Unknown(UnknownCause::Lost(_)) => CopyEnd::Lost,
-            PublishResult::ChannelClosed(text) => {
+        match (&result, target) {
+            (PublishResult::Confirmed, _) => {
+                if self.known.pacers.remove(&target).is_some() {
+                    // Its node is back, it seems.
+                    self.requests.declare_again(&self.known.unavailable);
+                }
+                self.known.warned.remove(&target);
+            }
+            (PublishResult::Unroutable(_), Target::Rung(delay)) => {
+                self.known.rungs.remove(&delay);
+            }
+            (PublishResult::ChannelClosed(text), _) => {
                 let target = self.queue_of(target);
                 warn!("the broker refused a copy to {target}: {text}");
-                CopyEnd::ChannelClosed
             }
-        };
-        match (end, target) {
-            (CopyEnd::Confirmed, _) => {
-                if self.memory.paces.remove(&target).is_some() {
-                    // Its node is back, it seems.
-                    self.questions.ask_again(&self.memory.down);
-                }
-                self.memory.warned.remove(&target);
-            }
-            (CopyEnd::Returned, Target::Rung(delay)) => drop(self.memory.rungs.remove(&delay)),
             _ => {}
         }
-        self.step(tag, &Event::Copied(end))
+        self.step(tag, &Event::Copied(&result))
     }
 
     /// The admin threads have answered.
-    pub(crate) fn found(&mut self, finding: Finding) -> Result<(), Failure> {
-        match finding {
-            Finding::Rung { delay, result } => {
+    pub(crate) fn admin_replied(&mut self, reply: AdminReply) -> Result<(), Failure> {
+        match reply {
+            AdminReply::Rung { delay, result } => {
                 let missing = result.as_ref().is_err_and(Failure::is_not_found);
                 if result.is_ok() {
-                    self.memory.rungs.insert(delay);
+                    self.known.rungs.insert(delay);
                 }
                 // Only a 404 means missing: on any other failure the mandatory copy tells.
                 let event = if missing {
@@ -198,16 +203,18 @@ impl<'a> Settling<'a> {
                 } else {
                     Event::RungThere
                 };
-                let waiting = self.questions.waiting_for_rung(delay);
+                let waiting = self.requests.take_rung_waiters(delay);
                 waiting
                     .into_iter()
                     .try_for_each(|tag| self.step(tag, &event))
             }
-            Finding::Declared(declaration) => {
-                self.memory.down.retain(|down| *down != declaration);
+            AdminReply::Declared(declaration) => {
+                self.known
+                    .unavailable
+                    .retain(|unavailable| *unavailable != declaration);
                 Ok(())
             }
-            Finding::Redeclared { target, result } => {
+            AdminReply::Redeclared { target, result } => {
                 let redeclared = match &result {
                     Ok(()) => Redeclared::Done,
                     Err(Failure::Refused { code: 404, .. }) => Redeclared::NodeDown,
@@ -219,17 +226,17 @@ impl<'a> Settling<'a> {
                 if let Err(failure) = result {
                     let queue = self.queue_of(target);
                     // It fails again for every message, until a copy lands there.
-                    let level = if self.memory.warned.contains(&target) {
+                    let level = if self.known.warned.contains(&target) {
                         Level::Debug
                     } else {
                         Level::Warn
                     };
                     log!(level, "{queue} could not be declared again: {failure}");
                     if redeclared == Redeclared::NodeDown {
-                        self.note_down(&queue);
+                        self.note_unavailable(&queue);
                     }
                 }
-                let waiting = self.questions.waiting_for_redeclared(target);
+                let waiting = self.requests.take_redeclare_waiters(target);
                 let event = Event::Redeclared(redeclared);
                 waiting
                     .into_iter()
@@ -238,29 +245,29 @@ impl<'a> Settling<'a> {
         }
     }
 
-    fn note_down(&mut self, queue: &str) {
-        for declaration in set_aside_share(queue) {
-            if !self.memory.down.contains(&declaration) {
-                self.memory.down.push(declaration);
+    fn note_unavailable(&mut self, queue: &str) {
+        for declaration in set_aside_queue(queue, naming::DEAD_LETTER_EXCHANGE) {
+            if !self.known.unavailable.contains(&declaration) {
+                self.known.unavailable.push(declaration);
             }
         }
     }
 
     /// What of the consumer's share is on a cluster node that is down.
-    pub(crate) fn down(&self) -> &[Declaration] {
-        &self.memory.down
+    pub(crate) fn unavailable(&self) -> &[Declaration] {
+        &self.known.unavailable
     }
 
     /// Asks again for what was on a cluster node that is down, and warns of deliveries that nobody starts.
-    pub(crate) fn look_at_what_takes_long(&mut self) {
-        self.questions.ask_again(&self.memory.down);
+    pub(crate) fn recheck(&mut self) {
+        self.requests.declare_again(&self.known.unavailable);
         let now = self.services.clock.now();
-        let mut unstarted = self.ledger.values().filter(|entry| {
+        let mut unstarted = self.unsettled.values().filter(|entry| {
             let age = now.saturating_duration_since(entry.since);
-            entry.task.opened().is_none() && age >= LONG_UNSTARTED
+            entry.tracked.opened().is_none() && age >= LONG_UNSTARTED
         });
-        if !self.memory.warned_of_unstarted && unstarted.next().is_some() {
-            self.memory.warned_of_unstarted = true;
+        if !self.known.warned_of_unstarted && unstarted.next().is_some() {
+            self.known.warned_of_unstarted = true;
             warn!(
                 "{}: a delivery has waited for {LONG_UNSTARTED:?} for its handler to start; RabbitMQ closes a channel whose \
                  delivery is unsettled for 30 minutes, so prefetch × handler time / concurrency must stay below that",
@@ -296,17 +303,17 @@ impl<'a> Settling<'a> {
     /// No wait goes on, and none begins.
     pub(crate) fn end_waits(&self) {
         self.reporter.generation.drain();
-        self.services.publisher.look_again();
+        self.services.publisher.wake();
     }
 
-    /// A delivery that no worker has started goes back.
+    /// A delivery that no worker has in_flight goes back.
     pub(crate) fn take_back(&mut self, tag: u64) -> Result<(), Failure> {
         self.step(tag, &Event::TakenBack)
     }
 
     /// What waits goes back; what runs or is on its way goes on.
     pub(crate) fn drain(&mut self) -> Result<(), Failure> {
-        let tags: Vec<u64> = self.ledger.keys().copied().collect();
+        let tags: Vec<u64> = self.unsettled.keys().copied().collect();
         tags.into_iter()
             .try_for_each(|tag| self.step(tag, &Event::DrainBegan))
     }
@@ -314,37 +321,37 @@ impl<'a> Settling<'a> {
     /// Whatever is reported or answered from now on is thrown away.
     pub(crate) fn end_generation(&self) {
         self.reporter.generation.end();
-        self.pool.take_back();
-        self.services.publisher.look_again();
+        self.pool.take_unstarted();
+        self.services.publisher.wake();
     }
 
     /// The channel is gone: the broker has everything back that is not settled.
     pub(crate) fn die(&mut self) {
-        let tags: Vec<u64> = self.ledger.keys().copied().collect();
+        let tags: Vec<u64> = self.unsettled.keys().copied().collect();
         for tag in tags {
             // It has no effect on the channel, so that nothing can fail.
             drop(self.step(tag, &Event::Died));
         }
     }
 
-    /// Takes stock at the deadline: what was started and is not settled.
+    /// Takes stock at the deadline: what was in_flight and is not settled.
     pub(crate) fn strand(&self) -> Vec<StrandedDelivery> {
-        let stranded = |entry: &&Entry| {
+        let stranded = |entry: &&UnsettledDelivery| {
             let step = entry
                 .state
                 .step(&Event::DeadlinePassed, Circumstances::default());
-            step.next == State::Ended(End::Stranded)
+            step.next == DeliveryState::Ended(DeliveryEnd::Stranded)
         };
-        let entries = self.ledger.values().filter(stranded);
+        let entries = self.unsettled.values().filter(stranded);
         entries
-            .filter_map(|entry| entry.task.stranded(&self.settings.queue))
+            .filter_map(|entry| entry.tracked.stranded(&self.settings.queue))
             .collect()
     }
 
     /// Applies one event to one delivery.
     fn step(&mut self, tag: u64, event: &Event<'_>) -> Result<(), Failure> {
         let rung_known = match event {
-            Event::Decided(Decision::Retry(Wait::Rung(delay))) => self.memory.rungs.contains(delay),
+            Event::Decided(Decision::Retry(Wait::Rung(delay))) => self.known.rungs.contains(delay),
             _ => false,
         };
         let circumstances = Circumstances {
@@ -352,7 +359,7 @@ impl<'a> Settling<'a> {
             rung_known,
             never_reject: self.settings.never_reject,
         };
-        let Some(entry) = self.ledger.get_mut(&tag) else {
+        let Some(entry) = self.unsettled.get_mut(&tag) else {
             return Ok(());
         };
         let before = entry.state;
@@ -370,7 +377,7 @@ impl<'a> Settling<'a> {
             None => {}
         }
         self.act(tag, step.effect)?;
-        if let State::Ended(end) = step.next {
+        if let DeliveryState::Ended(end) = step.next {
             self.end(tag, before, end);
         }
         Ok(())

@@ -7,6 +7,7 @@ use crate::link::{Admin, Operation};
 use crate::message::headers::Headers;
 use crate::naming;
 use crate::topology::declaration::Declaration;
+use crate::topology::set_aside_queue;
 use crate::transport::Failure;
 use crossbeam_channel::Sender;
 use log::warn;
@@ -14,7 +15,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// What the admin threads found out.
-pub(crate) enum Finding {
+pub(crate) enum AdminReply {
     Rung {
         delay: Duration,
         result: Result<(), Failure>,
@@ -27,35 +28,35 @@ pub(crate) enum Finding {
     Declared(Declaration),
 }
 
-/// The questions of one subscription, and the deliveries that wait for each.
-pub(crate) struct Questions<'a> {
+/// The requests of one subscription, and the deliveries that wait for each.
+pub(crate) struct AdminRequests<'a> {
     admin: &'a Admin,
-    findings: Sender<Finding>,
+    replies: Sender<AdminReply>,
     rungs: HashMap<Duration, Vec<u64>>,
     redeclared: HashMap<Target, Vec<u64>>,
 }
 
-impl<'a> Questions<'a> {
-    pub(crate) fn new(admin: &'a Admin, findings: Sender<Finding>) -> Self {
+impl<'a> AdminRequests<'a> {
+    pub(crate) fn new(admin: &'a Admin, replies: Sender<AdminReply>) -> Self {
         Self {
             admin,
-            findings,
+            replies,
             rungs: HashMap::new(),
             redeclared: HashMap::new(),
         }
     }
 
     /// Asks for the delivery `tag` whether the rung of `delay`, named `rung`, exists.
-    pub(crate) fn ask_for_rung(&mut self, tag: u64, delay: Duration, rung: String) {
+    pub(crate) fn check_rung(&mut self, tag: u64, delay: Duration, rung: String) {
         let waiting = self.rungs.entry(delay).or_default();
         waiting.push(tag);
         if waiting.len() > 1 {
             return;
         }
         let check = Operation::Check(Declaration::durable_queue(rung, Headers::new()));
-        let findings = self.findings.clone();
+        let replies = self.replies.clone();
         self.admin.submit(check, move |result| {
-            drop(findings.send(Finding::Rung { delay, result }));
+            drop(replies.send(AdminReply::Rung { delay, result }));
         });
     }
 
@@ -67,16 +68,16 @@ impl<'a> Questions<'a> {
         if waiting.len() > 1 {
             return;
         }
-        let [declaration, binding] = set_aside_share(&queue);
+        let [declaration, binding] = set_aside_queue(&queue, naming::DEAD_LETTER_EXCHANGE);
         let rest = [
             Declaration::direct_exchange(naming::DEAD_LETTER_EXCHANGE),
             binding,
         ];
-        let (admin, findings) = (self.admin.clone(), self.findings.clone());
+        let (admin, replies) = (self.admin.clone(), self.replies.clone());
         self.admin
             .submit(Operation::Declare(declaration), move |result| {
                 let stands = result.is_ok();
-                drop(findings.send(Finding::Redeclared { target, result }));
+                drop(replies.send(AdminReply::Redeclared { target, result }));
                 if stands {
                     rest.into_iter()
                         .for_each(|declaration| declare(&admin, declaration));
@@ -84,53 +85,55 @@ impl<'a> Questions<'a> {
             });
     }
 
-    /// Asks again for what was on a cluster node that is down. Only a success is told.
-    pub(crate) fn ask_again(&self, down: &[Declaration]) {
-        ask_again(self.admin, down.to_vec().into(), self.findings.clone());
+    /// Asks again for what was on a cluster node that is unavailable. Only a success is told.
+    pub(crate) fn declare_again(&self, unavailable: &[Declaration]) {
+        declare_again(
+            self.admin,
+            unavailable.to_vec().into(),
+            self.replies.clone(),
+        );
     }
 
     /// Who has waited to hear of that rung.
-    pub(crate) fn waiting_for_rung(&mut self, delay: Duration) -> Vec<u64> {
+    pub(crate) fn take_rung_waiters(&mut self, delay: Duration) -> Vec<u64> {
         self.rungs.remove(&delay).unwrap_or_default()
     }
 
     /// Who has waited for that queue to be declared again.
-    pub(crate) fn waiting_for_redeclared(&mut self, target: Target) -> Vec<u64> {
+    pub(crate) fn take_redeclare_waiters(&mut self, target: Target) -> Vec<u64> {
         self.redeclared.remove(&target).unwrap_or_default()
     }
 }
 
-/// A dead-letter or parked queue and its binding.
-pub(crate) fn set_aside_share(queue: &str) -> [Declaration; 2] {
-    [
-        Declaration::durable_queue(queue, Headers::new()),
-        Declaration::bound_by_name(queue, naming::DEAD_LETTER_EXCHANGE),
-    ]
-}
-
 /// One after the other, and no further after one that is not answered: each such call leaves a thread behind.
-fn ask_again(admin: &Admin, mut down: VecDeque<Declaration>, findings: Sender<Finding>) {
-    let Some(declaration) = down.pop_front() else {
+fn declare_again(
+    admin: &Admin,
+    mut unavailable: VecDeque<Declaration>,
+    replies: Sender<AdminReply>,
+) {
+    let Some(declaration) = unavailable.pop_front() else {
         return;
     };
     let (declare, check) = (declaration.clone(), declaration.clone());
     let asking = admin.clone();
-    let told = move |admin: &Admin, result: Result<(), Failure>| {
+    let report = move |admin: &Admin, result: Result<(), Failure>| {
         match result {
-            Ok(()) => drop(findings.send(Finding::Declared(declaration))),
+            Ok(()) => drop(replies.send(AdminReply::Declared(declaration))),
             Err(Failure::Refused { .. }) => {}
             Err(_) => return,
         }
-        ask_again(admin, down, findings);
+        declare_again(admin, unavailable, replies);
     };
     admin.submit(Operation::Declare(declare), move |result| {
         let admin = asking.clone();
         match result {
-            // A user who may not declare it may still find it.
+            // A user who may not declare it may still reply it.
             Err(failure) if failure.is_access_refused() => {
-                asking.submit(Operation::Check(check), move |result| told(&admin, result));
+                asking.submit(Operation::Check(check), move |result| {
+                    report(&admin, result)
+                });
             }
-            result => told(&admin, result),
+            result => report(&admin, result),
         }
     });
 }
@@ -181,14 +184,14 @@ mod tests {
             &SystemClock::shared(),
         )
         .unwrap();
-        let (find, findings) = unbounded();
-        let down = ["missing", "there", "free"].map(queue);
-        Questions::new(&admin, find.clone()).ask_again(&down);
-        drop(find);
-        let found: Vec<Declaration> = findings
+        let (reply, replies) = unbounded();
+        let unavailable = ["missing", "there", "free"].map(queue);
+        AdminRequests::new(&admin, reply.clone()).declare_again(&unavailable);
+        drop(reply);
+        let found: Vec<Declaration> = replies
             .iter()
-            .map(|finding| match finding {
-                Finding::Declared(declaration) => declaration,
+            .map(|reply| match reply {
+                AdminReply::Declared(declaration) => declaration,
                 _ => panic!("nothing else was asked"),
             })
             .collect();

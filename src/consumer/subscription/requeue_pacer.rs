@@ -13,12 +13,12 @@ const LONGEST_OFTEN_DELIVERED: Duration = Duration::from_secs(5 * 60);
 /// A round lasts as long as the pause that it began with: whatever was under way before or meanwhile fails in it too, and
 /// those pauses run side by side. So a trouble that lasts a second costs no message a minute, however many fail in it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct RequeuePacer {
     rounds: u32,
     round_ends: Option<Instant>,
 }
 
-impl Pace {
+impl RequeuePacer {
     /// A copy that was handed over at `since` has failed; returns the pause before its message goes back.
     pub(crate) fn failed(&mut self, since: Instant, now: Instant, delivery_count: i64) -> Duration {
         let same_round = self.round_ends.is_some_and(|end| since < end);
@@ -44,10 +44,11 @@ mod tests {
 
     #[test]
     fn doubles_from_a_second_to_a_minute() {
-        let (mut pace, start) = (Pace::default(), monotonic());
+        let (mut pacer, start) = (RequeuePacer::default(), monotonic());
         let mut failed = |n: u64| {
             let since = start + Duration::from_secs(n * 100);
-            pace.failed(since, since + Duration::from_secs(1), 0)
+            pacer
+                .failed(since, since + Duration::from_secs(1), 0)
                 .as_secs()
         };
         assert_eq!(
@@ -58,21 +59,21 @@ mod tests {
 
     #[test]
     fn copies_under_way_together_are_one_round() {
-        let (mut pace, start) = (Pace::default(), monotonic());
+        let (mut pacer, start) = (RequeuePacer::default(), monotonic());
         let pauses: Vec<_> = (0..400)
-            .map(|n| pace.failed(start, start + Duration::from_millis(n), 0))
+            .map(|n| pacer.failed(start, start + Duration::from_millis(n), 0))
             .collect();
         assert!(pauses.iter().all(|pause| *pause == FIRST), "{pauses:?}");
     }
 
     #[test]
     fn copies_that_fail_one_after_the_other_for_ten_seconds_pause_eight_at_most() {
-        let (mut pace, start) = (Pace::default(), monotonic());
+        let (mut pacer, start) = (RequeuePacer::default(), monotonic());
         let mut pauses: Vec<_> = (1..=1000)
             .map(|n| {
                 let since = start + Duration::from_millis(n * 10);
                 let now = since + Duration::from_millis(5);
-                pace.failed(since, now, 0).as_secs()
+                pacer.failed(since, now, 0).as_secs()
             })
             .collect();
         pauses.dedup();
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_message_delivered_often_waits_longest() {
-        let (mut pace, start) = (Pace::default(), monotonic());
-        assert_eq!(pace.failed(start, start, 10), Duration::from_secs(300));
+        let (mut pacer, start) = (RequeuePacer::default(), monotonic());
+        assert_eq!(pacer.failed(start, start, 10), Duration::from_secs(300));
     }
 }

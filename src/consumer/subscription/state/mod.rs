@@ -3,6 +3,7 @@
 //! The consumer thread is the only one that applies it. A delivery gets at most one settlement, an acknowledgement only
 //! after its handler accepted or its copy was confirmed and not returned, and nothing at all once its channel has died.
 
+use crate::message::publish::error::{PublishResult, UnknownCause};
 use crate::metrics::HandBackReason;
 use crate::retry::{Decision, Wait};
 use std::time::Duration;
@@ -19,13 +20,13 @@ pub(crate) enum Target {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum State {
+pub(crate) enum DeliveryState {
     /// With the workers: received and not started, or its handler runs. They know which.
     Handed,
-    /// It is being asked whether its rung exists; `asked_again` when it has been waiting in the consumer meanwhile.
+    /// It is being asked whether its rung exists; `rechecked` when it has been waiting in the consumer meanwhile.
     Checking {
         delay: Duration,
-        asked_again: bool,
+        rechecked: bool,
     },
     /// Waits in the consumer; for a rung that is missing when there is one.
     Waiting {
@@ -44,12 +45,12 @@ pub(crate) enum State {
     Held {
         reason: HandBackReason,
     },
-    Ended(End),
+    Ended(DeliveryEnd),
 }
 
 /// How a delivery ended. Whatever comes later for it is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum End {
+pub(crate) enum DeliveryEnd {
     Acked,
     /// Handed back: it will be redelivered with its attempt unchanged.
     Nacked,
@@ -61,22 +62,6 @@ pub(crate) enum End {
     Stale,
     /// Unsettled at the deadline: the broker gets it back with the channel.
     Stranded,
-}
-
-/// How a copy ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum CopyEnd {
-    Confirmed,
-    Returned,
-    Nacked,
-    /// Written, and no answer in time.
-    TimedOut,
-    /// Written, and the connection was lost.
-    Lost,
-    /// Not written.
-    NotSent,
-    /// The broker closed the channel over this very copy.
-    ChannelClosed,
 }
 
 /// How it went to declare a queue again.
@@ -96,9 +81,9 @@ pub(crate) enum Event<'a> {
     RungThere,
     RungMissing,
     /// A wait for a missing rung asks for it again.
-    AskAgain,
+    RecheckRung,
     WaitOver,
-    Copied(CopyEnd),
+    Copied(&'a PublishResult),
     Redeclared(Redeclared),
     PauseOver,
     /// No worker had started it, and none will.
@@ -116,7 +101,7 @@ pub(crate) enum Effect {
     /// Wait in a worker's thread for the rung's delay.
     WaitForRung(Duration),
     /// Go on with the wait that was interrupted by asking.
-    WaitOn,
+    ResumeWait,
     Copy(Target),
     Redeclare(Target),
     /// Hand back after the pause that the target's pace says.
@@ -133,8 +118,8 @@ pub(crate) enum Count {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
-    pub(crate) next: State,
+pub(crate) struct Transition {
+    pub(crate) next: DeliveryState,
     pub(crate) effect: Effect,
     pub(crate) count: Option<Count>,
 }
@@ -149,47 +134,47 @@ pub(crate) struct Circumstances {
     pub(crate) never_reject: bool,
 }
 
-impl State {
+impl DeliveryState {
     /// The next state, and what to do.
-    pub(crate) fn step(self, event: &Event<'_>, circumstances: Circumstances) -> Step {
+    pub(crate) fn step(self, event: &Event<'_>, circumstances: Circumstances) -> Transition {
         let unchanged = to(self, Effect::Nothing);
         match (self, event) {
             (Self::Ended(_), _) => unchanged,
-            (_, Event::Died) => ended(End::Stale, Effect::Nothing),
+            (_, Event::Died) => ended(DeliveryEnd::Stale, Effect::Nothing),
             (Self::Held { .. } | Self::Waiting { .. }, Event::DeadlinePassed) => {
-                ended(End::Stale, Effect::Nothing)
+                ended(DeliveryEnd::Stale, Effect::Nothing)
             }
 
-            (_, Event::DeadlinePassed) => ended(End::Stranded, Effect::Nothing),
+            (_, Event::DeadlinePassed) => ended(DeliveryEnd::Stranded, Effect::Nothing),
 
-            (Self::Handed, Event::TakenBack) => ended(End::Returned, Effect::Nack),
-            (Self::Waiting { .. }, Event::DrainBegan) => ended(End::Nacked, Effect::Nack),
+            (Self::Handed, Event::TakenBack) => ended(DeliveryEnd::Returned, Effect::Nack),
+            (Self::Waiting { .. }, Event::DrainBegan) => ended(DeliveryEnd::Nacked, Effect::Nack),
             (Self::Held { .. }, Event::DrainBegan | Event::PauseOver) => {
-                ended(End::Nacked, Effect::Nack)
+                ended(DeliveryEnd::Nacked, Effect::Nack)
             }
 
             (Self::Handed, Event::Decided(decision)) => decided(decision, circumstances),
 
             (Self::Checking { delay, .. }, Event::RungThere) => copy(Target::Rung(delay)),
             (Self::Checking { .. }, Event::RungMissing) if circumstances.draining => {
-                ended(End::Nacked, Effect::Nack)
+                ended(DeliveryEnd::Nacked, Effect::Nack)
             }
             (
                 Self::Checking {
                     delay,
-                    asked_again: true,
+                    rechecked: true,
                 },
                 Event::RungMissing,
             ) => to(
                 Self::Waiting {
                     missing_rung: Some(delay),
                 },
-                Effect::WaitOn,
+                Effect::ResumeWait,
             ),
             (
                 Self::Checking {
                     delay,
-                    asked_again: false,
+                    rechecked: false,
                 },
                 Event::RungMissing,
             ) => wait_for_rung(delay),
@@ -198,18 +183,18 @@ impl State {
                 Self::Waiting {
                     missing_rung: Some(delay),
                 },
-                Event::AskAgain,
+                Event::RecheckRung,
             ) => to(
                 Self::Checking {
                     delay,
-                    asked_again: true,
+                    rechecked: true,
                 },
                 Effect::Check(delay),
             ),
             (Self::Waiting { .. }, Event::WaitOver) => copy(Target::Source),
 
-            (Self::Copying { target, second_try }, Event::Copied(end)) => {
-                copied(target, second_try, *end, circumstances)
+            (Self::Copying { target, second_try }, Event::Copied(result)) => {
+                copied(target, second_try, result, circumstances)
             }
 
             (Self::Redeclaring { target }, Event::Redeclared(redeclared)) => match redeclared {
@@ -236,21 +221,22 @@ impl State {
     }
 }
 
-fn decided(decision: &Decision, circumstances: Circumstances) -> Step {
+fn decided(decision: &Decision, circumstances: Circumstances) -> Transition {
     match *decision {
-        Decision::Ack => ended(End::Acked, Effect::Ack),
+        Decision::Ack => ended(DeliveryEnd::Acked, Effect::Ack),
         Decision::Retry(Wait::Thread(delay)) if delay.is_zero() => copy(Target::Source),
         Decision::Retry(Wait::Thread(_)) if circumstances.draining => {
-            ended(End::Nacked, Effect::Nack)
+            ended(DeliveryEnd::Nacked, Effect::Nack)
         }
-        Decision::Retry(Wait::Thread(_)) => {
-            to(State::Waiting { missing_rung: None }, Effect::Nothing)
-        }
+        Decision::Retry(Wait::Thread(_)) => to(
+            DeliveryState::Waiting { missing_rung: None },
+            Effect::Nothing,
+        ),
         Decision::Retry(Wait::Rung(delay)) if circumstances.rung_known => copy(Target::Rung(delay)),
         Decision::Retry(Wait::Rung(delay)) => to(
-            State::Checking {
+            DeliveryState::Checking {
                 delay,
-                asked_again: false,
+                rechecked: false,
             },
             Effect::Check(delay),
         ),
@@ -259,52 +245,63 @@ fn decided(decision: &Decision, circumstances: Circumstances) -> Step {
     }
 }
 
-fn copied(target: Target, second_try: bool, end: CopyEnd, circumstances: Circumstances) -> Step {
-    match (end, target) {
-        (CopyEnd::Confirmed, _) => ended(End::Acked, Effect::Ack),
-        (CopyEnd::Returned, Target::Rung(_)) if circumstances.draining => {
-            counted(ended(End::Nacked, Effect::Nack), Count::RungMissing)
+fn copied(
+    target: Target,
+    second_try: bool,
+    result: &PublishResult,
+    circumstances: Circumstances,
+) -> Transition {
+    match (result, target) {
+        (PublishResult::Confirmed, _) => ended(DeliveryEnd::Acked, Effect::Ack),
+        (PublishResult::Unroutable(_), Target::Rung(_)) if circumstances.draining => {
+            counted(ended(DeliveryEnd::Nacked, Effect::Nack), Count::RungMissing)
         }
-        (CopyEnd::Returned, Target::Rung(delay)) => wait_for_rung(delay),
-        (CopyEnd::Returned, Target::DeadLetter | Target::Parked) if !second_try => {
-            to(State::Redeclaring { target }, Effect::Redeclare(target))
-        }
-        (CopyEnd::Returned, Target::DeadLetter | Target::Parked) | (CopyEnd::ChannelClosed, _) => {
-            counted(
-                set_aside_failed(target, circumstances),
-                Count::SetAsideFailed(target),
-            )
-        }
-        (CopyEnd::Nacked, Target::DeadLetter | Target::Parked) => counted(
+        (PublishResult::Unroutable(_), Target::Rung(delay)) => wait_for_rung(delay),
+        (PublishResult::Unroutable(_), Target::DeadLetter | Target::Parked) if !second_try => to(
+            DeliveryState::Redeclaring { target },
+            Effect::Redeclare(target),
+        ),
+        (PublishResult::Unroutable(_), Target::DeadLetter | Target::Parked)
+        | (PublishResult::ChannelClosed(_), _) => counted(
+            set_aside_failed(target, circumstances),
+            Count::SetAsideFailed(target),
+        ),
+        (PublishResult::Nacked, Target::DeadLetter | Target::Parked) => counted(
             hold(target, HandBackReason::Nacked, circumstances),
             Count::SetAsideFailed(target),
         ),
-        (CopyEnd::Returned, _) => hold(target, HandBackReason::Unroutable, circumstances),
-        (CopyEnd::Nacked, _) => hold(target, HandBackReason::Nacked, circumstances),
-        (CopyEnd::TimedOut, _) => hold(target, HandBackReason::Timeout, circumstances),
-        (CopyEnd::Lost | CopyEnd::NotSent, _) => hold(target, HandBackReason::Lost, circumstances),
+        (PublishResult::Unroutable(_), _) => {
+            hold(target, HandBackReason::Unroutable, circumstances)
+        }
+        (PublishResult::Nacked, _) => hold(target, HandBackReason::Nacked, circumstances),
+        (PublishResult::Unknown(UnknownCause::Timeout), _) => {
+            hold(target, HandBackReason::Timeout, circumstances)
+        }
+        (PublishResult::Unknown(UnknownCause::Lost(_)) | PublishResult::NotSent(_), _) => {
+            hold(target, HandBackReason::Lost, circumstances)
+        }
     }
 }
 
-fn set_aside_failed(target: Target, circumstances: Circumstances) -> Step {
+fn set_aside_failed(target: Target, circumstances: Circumstances) -> Transition {
     if circumstances.never_reject {
         hold(target, HandBackReason::Unroutable, circumstances)
     } else {
-        ended(End::Rejected, Effect::Reject)
+        ended(DeliveryEnd::Rejected, Effect::Reject)
     }
 }
 
-fn hold(target: Target, reason: HandBackReason, circumstances: Circumstances) -> Step {
+fn hold(target: Target, reason: HandBackReason, circumstances: Circumstances) -> Transition {
     if circumstances.draining {
-        ended(End::Nacked, Effect::Nack)
+        ended(DeliveryEnd::Nacked, Effect::Nack)
     } else {
-        to(State::Held { reason }, Effect::Pause(target))
+        to(DeliveryState::Held { reason }, Effect::Pause(target))
     }
 }
 
-fn wait_for_rung(delay: Duration) -> Step {
+fn wait_for_rung(delay: Duration) -> Transition {
     let step = to(
-        State::Waiting {
+        DeliveryState::Waiting {
             missing_rung: Some(delay),
         },
         Effect::WaitForRung(delay),
@@ -312,9 +309,9 @@ fn wait_for_rung(delay: Duration) -> Step {
     counted(step, Count::RungMissing)
 }
 
-fn copy(target: Target) -> Step {
+fn copy(target: Target) -> Transition {
     to(
-        State::Copying {
+        DeliveryState::Copying {
             target,
             second_try: false,
         },
@@ -322,20 +319,20 @@ fn copy(target: Target) -> Step {
     )
 }
 
-fn ended(end: End, effect: Effect) -> Step {
-    to(State::Ended(end), effect)
+fn ended(end: DeliveryEnd, effect: Effect) -> Transition {
+    to(DeliveryState::Ended(end), effect)
 }
 
-fn to(next: State, effect: Effect) -> Step {
-    Step {
+fn to(next: DeliveryState, effect: Effect) -> Transition {
+    Transition {
         next,
         effect,
         count: None,
     }
 }
 
-fn counted(step: Step, count: Count) -> Step {
-    Step {
+fn counted(step: Transition, count: Count) -> Transition {
+    Transition {
         count: Some(count),
         ..step
     }

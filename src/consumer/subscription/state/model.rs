@@ -1,7 +1,7 @@
 //! Walks every interleaving of delivery states, drain steps and the loss of the channel, for two deliveries.
 //!
-//! The world around the ledger is modelled as freely as it really is: workers take what they may, handlers answer anything,
-//! copies end in every way, questions get every answer, a report can still be under way when a drain begins, and at any
+//! The world around the unsettled is modelled as freely as it really is: workers take what they may, handlers answer anything,
+//! copies end in every way, requests get every answer, a report can still be under way when a drain begins, and at any
 //! moment a drain may begin, its deadline pass, or the channel die.
 
 use super::*;
@@ -22,22 +22,22 @@ enum Worker {
     Done,
 }
 
-/// Everything there is to know about one delivery, inside and outside the ledger.
+/// Everything there is to know about one delivery, inside and outside the unsettled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Tracked {
-    state: State,
+    state: DeliveryState,
     worker: Worker,
     /// With the publisher.
     copy: Option<Target>,
     /// Asked of the broker: about a rung, or to declare a queue.
-    question: Option<Question>,
+    request: Option<AdminRequest>,
     settled: Option<Effect>,
     accepted: bool,
     confirmed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Question {
+enum AdminRequest {
     Rung,
     Queue,
 }
@@ -65,10 +65,10 @@ struct Options {
 impl World {
     fn new() -> Self {
         let tracked = Tracked {
-            state: State::Handed,
+            state: DeliveryState::Handed,
             worker: Worker::NotStarted,
             copy: None,
-            question: None,
+            request: None,
             settled: None,
             accepted: false,
             confirmed: false,
@@ -82,14 +82,14 @@ impl World {
     fn has_ended(&self) -> bool {
         self.deliveries
             .iter()
-            .all(|tracked| matches!(tracked.state, State::Ended(_)))
+            .all(|tracked| matches!(tracked.state, DeliveryState::Ended(_)))
     }
 
     /// Every world that can come next.
     fn successors(&self, options: Options) -> Vec<World> {
         let mut next = Vec::new();
         for index in 0..DELIVERIES {
-            next.extend(self.deliver_news(index, options));
+            next.extend(self.delivery_events(index, options));
         }
         if self.phase == Phase::Live {
             let mut drained = *self;
@@ -126,7 +126,7 @@ impl World {
     }
 
     /// What can be reported about one delivery now.
-    fn deliver_news(&self, index: usize, options: Options) -> Vec<World> {
+    fn delivery_events(&self, index: usize, options: Options) -> Vec<World> {
         let tracked = self.deliveries[index];
         let mut next = Vec::new();
         let mut after = |change: &dyn Fn(&mut Tracked), event: Option<Event<'_>>| {
@@ -159,13 +159,13 @@ impl World {
                 after(&|tracked| tracked.worker = Worker::WaitReported, None);
                 if matches!(
                     tracked.state,
-                    State::Waiting {
+                    DeliveryState::Waiting {
                         missing_rung: Some(_)
                     }
                 ) {
                     after(
                         &|tracked| tracked.worker = Worker::Done,
-                        Some(Event::AskAgain),
+                        Some(Event::RecheckRung),
                     );
                 }
             }
@@ -178,31 +178,31 @@ impl World {
             _ => {}
         }
         if tracked.copy.is_some() {
-            for end in COPY_ENDS {
-                let confirmed = end == CopyEnd::Confirmed;
+            for result in copy_results() {
+                let confirmed = result == PublishResult::Confirmed;
                 after(
                     &|tracked| (tracked.copy, tracked.confirmed) = (None, confirmed),
-                    Some(Event::Copied(end)),
+                    Some(Event::Copied(&result)),
                 );
             }
         }
-        match tracked.question {
-            Some(Question::Rung) => {
+        match tracked.request {
+            Some(AdminRequest::Rung) => {
                 for event in [Event::RungThere, Event::RungMissing] {
-                    after(&|tracked| tracked.question = None, Some(event));
+                    after(&|tracked| tracked.request = None, Some(event));
                 }
             }
-            Some(Question::Queue) => {
+            Some(AdminRequest::Queue) => {
                 for redeclared in REDECLARED {
                     after(
-                        &|tracked| tracked.question = None,
+                        &|tracked| tracked.request = None,
                         Some(Event::Redeclared(redeclared)),
                     );
                 }
             }
             None => {}
         }
-        if matches!(tracked.state, State::Held { .. }) {
+        if matches!(tracked.state, DeliveryState::Held { .. }) {
             after(&|_| {}, Some(Event::PauseOver));
         }
         next
@@ -222,7 +222,7 @@ impl World {
         );
         let tracked = &mut self.deliveries[index];
         tracked.state = step.next;
-        if matches!(before.state, State::Ended(_)) {
+        if matches!(before.state, DeliveryState::Ended(_)) {
             assert_eq!(
                 (step.next, step.effect),
                 (before.state, Effect::Nothing),
@@ -239,7 +239,7 @@ impl World {
                 );
                 assert_eq!(before.settled, None, "settled twice, by {event:?}");
                 assert!(
-                    matches!(step.next, State::Ended(_)),
+                    matches!(step.next, DeliveryState::Ended(_)),
                     "settled, and goes on: {step:?}"
                 );
                 if step.effect == Effect::Ack {
@@ -261,7 +261,7 @@ impl World {
                 assert_eq!(before.copy, None, "two copies under way");
                 tracked.copy = Some(target);
             }
-            Effect::WaitForRung(_) | Effect::WaitOn => {
+            Effect::WaitForRung(_) | Effect::ResumeWait => {
                 assert_eq!(
                     phase,
                     Phase::Live,
@@ -269,22 +269,25 @@ impl World {
                 );
                 tracked.worker = Worker::Waiting;
             }
-            Effect::Check(_) => tracked.question = Some(Question::Rung),
-            Effect::Redeclare(_) => tracked.question = Some(Question::Queue),
+            Effect::Check(_) => tracked.request = Some(AdminRequest::Rung),
+            Effect::Redeclare(_) => tracked.request = Some(AdminRequest::Queue),
             Effect::Pause(_) => assert_eq!(phase, Phase::Live, "held while draining, by {event:?}"),
         }
     }
 }
 
-const COPY_ENDS: [CopyEnd; 7] = [
-    CopyEnd::Confirmed,
-    CopyEnd::Returned,
-    CopyEnd::Nacked,
-    CopyEnd::TimedOut,
-    CopyEnd::Lost,
-    CopyEnd::NotSent,
-    CopyEnd::ChannelClosed,
-];
+fn copy_results() -> [PublishResult; 7] {
+    let text = String::new;
+    [
+        PublishResult::Confirmed,
+        PublishResult::Unroutable(text()),
+        PublishResult::Nacked,
+        PublishResult::Unknown(UnknownCause::Timeout),
+        PublishResult::Unknown(UnknownCause::Lost(text())),
+        PublishResult::NotSent(text()),
+        PublishResult::ChannelClosed(text()),
+    ]
+}
 
 const REDECLARED: [Redeclared; 4] = [
     Redeclared::Done,
@@ -376,10 +379,10 @@ fn every_kind_of_end_is_reached() {
         rung_known: false,
         never_reject: false,
     };
-    let ends: HashSet<End> = explore(options)
+    let ends: HashSet<DeliveryEnd> = explore(options)
         .keys()
         .filter_map(|world| match world.deliveries[0].state {
-            State::Ended(end) => Some(end),
+            DeliveryState::Ended(end) => Some(end),
             _ => None,
         })
         .collect();

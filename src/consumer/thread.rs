@@ -1,19 +1,22 @@
 //! The consumer thread's life: declare, subscribe, serve, and again after every loss, until it is stopped.
 
 use super::in_flight::InFlight;
-use super::subscription::deliveries::Memory;
-use super::subscription::{Ending, Intake};
-use super::workers::{Pool, Work};
-use super::{Consumer, Context, Control, End, Registrar, Services, Settings, Shared, share};
+use super::subscription::deliveries::BrokerKnowledge;
+use super::subscription::{Ending, EventLoop};
+use super::workers::{WorkerContext, WorkerPool};
+use super::{Consumer, ConsumerShared, Context, Control, Registrar, Services, Settings};
 use crate::error::Error;
 use crate::handler::calling::Handler;
-use crate::link::{Backoff, Over, Uplink};
+use crate::link::{Admin, Backoff, Operation, Over, Uplink};
+use crate::message::headers::Headers;
 use crate::metrics::Subscribed;
-use crate::retry::Rung;
+use crate::retry::{RetryLadder, Rung};
 use crate::time::clock::Timer;
 use crate::time::deadline::Deadline;
 use crate::time::instant::later;
 use crate::time::threads::{self, Role};
+use crate::topology::consumer_share;
+use crate::topology::declaration::Declaration;
 use crate::transport::Failure;
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded, unbounded};
 use log::{info, warn};
@@ -36,9 +39,9 @@ pub(crate) fn start(
     let (services, uplink) = connection.services()?;
     let (control, inbox) = unbounded();
     let (over, ended) = Over::new();
-    let (busy, quiet) = Over::new();
+    let (waiters, drained) = Over::new();
     let in_flight = InFlight::default();
-    let work = Work {
+    let workers = WorkerContext {
         queue: settings.queue.clone(),
         label: settings.label.clone(),
         policy: settings.policy.clone(),
@@ -50,22 +53,22 @@ pub(crate) fn start(
         control: control.clone(),
         concurrency: settings.concurrency,
     };
-    let consumer = Consumer(Arc::new(Shared {
+    let consumer = Consumer(Arc::new(ConsumerShared {
         queue: settings.queue.clone(),
         control,
-        pool: Pool::new(work, handler),
+        pool: WorkerPool::new(workers, handler),
         in_flight,
         running: AtomicBool::new(false),
         generation: Mutex::new(None),
-        busy: Mutex::new(Some(busy)),
-        quiet,
+        waiters: Mutex::new(Some(waiters)),
+        drained,
         ended,
-        end: Mutex::new(None),
+        stranded: Mutex::new(None),
         cancelled: AtomicBool::new(false),
         reported: AtomicBool::new(false),
         deadline: Mutex::new(None),
         recovered: Mutex::new(None),
-        down: Mutex::new(Vec::new()),
+        unavailable: Mutex::new(Vec::new()),
         trouble: Mutex::new(None),
     }));
     let limit = services.call_timeout;
@@ -77,7 +80,7 @@ pub(crate) fn start(
         settings,
         services,
         inbox,
-        memory: Memory::default(),
+        known: BrokerKnowledge::default(),
         started: Some(started),
     };
     // Known before it starts, so that a close that comes meanwhile finds it.
@@ -118,15 +121,15 @@ fn await_start(
 struct ConsumerThread {
     settings: Settings,
     services: Services,
-    shared: Arc<Shared>,
+    shared: Arc<ConsumerShared>,
     inbox: Receiver<Control>,
-    memory: Memory,
+    known: BrokerKnowledge,
     /// Until the first subscription lives: whoever waits for it.
     started: Option<Sender<Result<(), Error>>>,
 }
 
 /// What to do after a subscription has ended.
-enum Next {
+enum NextStep {
     Again(Uplink),
     Stopped,
 }
@@ -165,15 +168,15 @@ impl ConsumerThread {
             warn!("{}: not consuming: {trouble}", self.settings.label);
             self.shared.running.store(false, Ordering::Release);
             *self.shared.trouble.lock() = Some(trouble);
-            if self.shared.pool.is_shut() {
+            if self.shared.pool.is_stopped() {
                 // Whether it has come already or not: there was a stop.
-                *self.shared.end.lock() = Some(End::default());
+                *self.shared.stranded.lock() = Some(Vec::new());
                 return;
             }
             match self.next(uplink, &mut backoff) {
-                Next::Again(next) => uplink = next,
-                Next::Stopped => {
-                    *self.shared.end.lock() = Some(End::default());
+                NextStep::Again(next) => uplink = next,
+                NextStep::Stopped => {
+                    *self.shared.stranded.lock() = Some(Vec::new());
                     return;
                 }
             }
@@ -185,8 +188,8 @@ impl ConsumerThread {
         if let Some(generation) = &*self.shared.generation.lock() {
             generation.end();
         }
-        self.shared.pool.take_back();
-        self.services.publisher.look_again();
+        self.shared.pool.take_unstarted();
+        self.services.publisher.wake();
         let action = format!("the queue {:?} was consumed", self.settings.queue);
         Error::broker(
             action,
@@ -195,7 +198,7 @@ impl ConsumerThread {
     }
 
     /// Waits until there is a link to subscribe over, the pause is over, and a handler could run.
-    fn next(&self, mut uplink: Uplink, backoff: &mut Backoff) -> Next {
+    fn next(&self, mut uplink: Uplink, backoff: &mut Backoff) -> NextStep {
         let clock = &self.services.clock;
         // A lost link was lost by itself; what ends on a link that is up is paced.
         let mut pause = if uplink.link.is_gone() {
@@ -211,15 +214,15 @@ impl ConsumerThread {
                 pause = Timer::never();
             }
             if paused && !uplink.link.is_gone() && self.shared.pool.has_permit() {
-                return Next::Again(uplink);
+                return NextStep::Again(uplink);
             }
             let mut select = Select::new();
             select.recv(&self.inbox);
             select.recv(&pause);
             threads::ready(select, None);
             match self.inbox.try_recv() {
-                Ok(Control::LookAgain) | Err(TryRecvError::Empty) => {}
-                Ok(Control::Stop(_)) | Err(TryRecvError::Disconnected) => return Next::Stopped,
+                Ok(Control::Wake) | Err(TryRecvError::Empty) => {}
+                Ok(Control::Stop(_)) | Err(TryRecvError::Disconnected) => return NextStep::Stopped,
             }
             if pause.is_due() {
                 paused = true;
@@ -233,7 +236,7 @@ impl ConsumerThread {
             services,
             shared,
             inbox,
-            memory,
+            known,
             started,
         } = self;
         let queue = &settings.queue;
@@ -248,13 +251,13 @@ impl ConsumerThread {
             .link
             .open_channel(services.call_timeout)
             .map_err(refused)?;
-        share::check_source(&uplink.admin, queue)?;
+        check_source(&uplink.admin, queue)?;
         if settings.declare {
             let again = started.is_none();
-            memory.down = share::declare(&uplink.admin, queue, &settings.ladder, again)?;
-            shared.show_down(&memory.down);
+            known.unavailable = declare_share(&uplink.admin, queue, &settings.ladder, again)?;
+            shared.set_unavailable(&known.unavailable);
             let rungs = settings.ladder.rungs().iter().map(Rung::delay);
-            memory.rungs = rungs.collect();
+            known.rungs = rungs.collect();
         }
         // Should it hang in one of these calls, which have no limit, that is what health shows.
         *shared.trouble.lock() = Some("the broker has not answered the subscription".to_owned());
@@ -272,24 +275,55 @@ impl ConsumerThread {
             services,
             uplink,
         };
-        let intake = Intake::new(
+        let event_loop = EventLoop::new(
             context,
             shared,
             inbox,
-            memory,
+            known,
             channel.as_ref(),
             subscription.as_ref(),
         );
-        let ending = intake.run();
+        let ending = event_loop.run();
         if let Ending::Drained(stranded) = &ending {
             // Before the polite close: a broker that has fallen silent holds that up, and a cancel returns meanwhile.
-            let stranded = stranded.clone();
-            *shared.end.lock() = Some(End { stranded });
+            *shared.stranded.lock() = Some(stranded.clone());
         }
         shared.running.store(false, Ordering::Release);
         drop(subscription);
         drop(channel.close());
         Ok(ending)
+    }
+}
+
+/// Checks the source queue: a consumer never declares it.
+fn check_source(admin: &Admin, queue: &str) -> Result<(), Error> {
+    let source = Declaration::durable_queue(queue, Headers::new());
+    admin.call(Operation::Check(source)).map_err(|failure| {
+        let what = if failure.is_not_found() {
+            format!(
+                "the queue {queue:?} does not exist; a consumer never declares its source queue"
+            )
+        } else {
+            format!("the queue {queue:?} could not be checked")
+        };
+        Error::broker(what, failure)
+    })
+}
+
+/// Declares the consumer's share, `again` when it has consumed before. Returns what is on a cluster node that is down: it
+/// comes back with the node.
+fn declare_share(
+    admin: &Admin,
+    queue: &str,
+    ladder: &RetryLadder,
+    again: bool,
+) -> Result<Vec<Declaration>, Error> {
+    let share = consumer_share(queue, ladder);
+    let purpose = format!("consuming {queue:?}");
+    if again {
+        admin.declare_again(&share, &purpose)
+    } else {
+        admin.declare_all(&share, &[], &purpose)
     }
 }
 
@@ -299,4 +333,94 @@ impl ConsumerThread {
     clippy::expect_used,
     reason = "a failed step is a failed test"
 )]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::consumer::ConsumerBuilder;
+    use crate::link::{Dialler, Link, Sockets};
+    use crate::message::Message;
+    use crate::metrics::Metrics;
+    use crate::publisher::{Publisher, PublisherSettings};
+    use crate::retry::RetryPolicy;
+    use crate::time::clock::SystemClock;
+    use crate::transport::fake::{Call, dialled};
+
+    const LIMIT: Duration = Duration::from_millis(500);
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    struct Connected {
+        services: Services,
+        uplink: Uplink,
+        consumers: Mutex<Vec<Consumer>>,
+    }
+
+    impl Registrar for Connected {
+        fn services(&self) -> Result<(Services, Uplink), Error> {
+            Ok((self.services.clone(), self.uplink.clone()))
+        }
+
+        fn register(&self, consumer: &Consumer) {
+            self.consumers.lock().push(consumer.clone());
+        }
+    }
+
+    /// Connected to a broker that is asked for a subscription when the receiver says so, and answers once the sender is gone.
+    fn connected() -> (Connected, Receiver<()>, Sender<()>) {
+        let (ask, asked) = bounded(1);
+        let (release, released) = bounded::<()>(0);
+        let answer = move |call, _: &_| {
+            if call == Call::Subscribe {
+                let _ = ask.send(());
+                let _ = released.recv();
+            }
+            Ok(())
+        };
+        let link = Link::start(dialled(answer), "test", &SystemClock, |_| {}).unwrap();
+        let admin = Admin::start(link.clone(), PATIENCE, &SystemClock::shared()).unwrap();
+        let (publisher, _) = Publisher::start(PublisherSettings {
+            clock: SystemClock::shared(),
+            dialler: Arc::new(Dialler::new(
+                Vec::new(),
+                LIMIT,
+                Sockets::default(),
+                SystemClock::shared(),
+            )),
+            metrics: Metrics::default(),
+            confirm_timeout: LIMIT,
+            connect_timeout: LIMIT,
+            backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
+            view: Arc::default(),
+            writing: Arc::default(),
+        })
+        .unwrap();
+        let services = Services {
+            publisher,
+            clock: SystemClock::shared(),
+            metrics: Metrics::default(),
+            call_timeout: LIMIT,
+        };
+        let connected = Connected {
+            services,
+            uplink: Uplink { link, admin },
+            consumers: Mutex::default(),
+        };
+        (connected, asked, release)
+    }
+
+    #[test]
+    fn a_subscription_without_an_answer_is_an_error_in_time_and_shows_as_what_it_is() {
+        let (connected, asked, release) = connected();
+        let (policy, threshold) = (RetryPolicy::none(), Duration::ZERO);
+        let consumer = ConsumerBuilder::new(&connected, "q".to_owned(), policy, threshold);
+        let error = consumer.start(|_: Message<u64>| ()).unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+        let consumer = connected.consumers.lock().remove(0);
+        asked.recv_timeout(PATIENCE).unwrap();
+        let trouble = consumer.trouble().unwrap();
+        assert!(trouble.contains("has not answered"), "{trouble}");
+        // It is stopped, and ends with the call.
+        drop(release);
+        assert!(consumer.join(Deadline::within(PATIENCE)));
+        connected.services.publisher.stop(Duration::ZERO);
+        connected.uplink.link.kill();
+    }
+}

@@ -1,0 +1,172 @@
+//! What one worker thread does: take work from the pool, run the handler, sleep short waits.
+
+use super::{DeliveryJob, NextJob, PoolShared, Reporter, WorkerContext, WorkerEvent};
+use crate::consumer::Control;
+use crate::consumer::in_flight::with_current_handler;
+use crate::handler::calling::{Handler, panicked};
+use crate::link::is_over;
+use crate::message::Opened;
+use crate::message::envelope::Envelope;
+use crate::message::id::new_id;
+use crate::retry::{Decision, Verdict, Wait, decide};
+use crate::time::instant::later;
+use crate::time::threads;
+use crossbeam_channel::Select;
+use log::warn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+impl PoolShared {
+    /// A worker's life.
+    pub(super) fn run(&self) {
+        let mut state = self.state.lock();
+        state.starting -= 1;
+        loop {
+            match state.next(self.context.concurrency) {
+                Some(next) => {
+                    drop(state);
+                    match next {
+                        NextJob::Delivery(job, handler) => self.serve(job, &handler),
+                        NextJob::Wait(wait) => {
+                            self.wait(wait.tag, wait.until, wait.then, &wait.reporter)
+                        }
+                    }
+                    state = self.state.lock();
+                }
+                None if state.closed || state.threads > self.context.concurrency => break,
+                None => {
+                    state.idle += 1;
+                    let concurrency = self.context.concurrency;
+                    threads::wait(&self.wake, &mut state, |state| {
+                        state.closed || state.wanted(concurrency) > 0
+                    });
+                    state.idle -= 1;
+                }
+            }
+        }
+        state.threads -= 1;
+        let last = state.closed && state.threads == 0;
+        let handler = state.handler.take_if(|_| last);
+        drop(state);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(handler))) {
+            let text = panicked(panic);
+            warn!("{}: the handler was dropped and {text}", self.context.label);
+        }
+    }
+
+    /// Runs the handler, reports the decision, and sleeps the wait if it is a short one.
+    fn serve(&self, job: DeliveryJob, handler: &Handler) {
+        let DeliveryJob {
+            delivery,
+            tracked,
+            reporter,
+        } = job;
+        if !reporter.generation.is_live() {
+            self.release_permit();
+            return;
+        }
+        let tag = delivery.tag;
+        let clock = &self.context.clock;
+        let envelope = Envelope::read(
+            &delivery.properties,
+            &delivery.headers,
+            &delivery.routing_key,
+            clock.epoch_millis(),
+            new_id,
+        );
+        let attempt = envelope.attempt();
+        let opened = Arc::new(Opened::new(delivery, envelope));
+        tracked.begin(opened.clone());
+        let WorkerContext {
+            queue,
+            metrics,
+            in_flight,
+            control,
+            ..
+        } = &self.context;
+        let mut guard = in_flight.begin(&tracked, queue, metrics, attempt);
+        let begin = clock.now();
+        // The handler catches the user's panics; this is for one of our own, which must not cost the delivery either.
+        let verdict = with_current_handler(&tracked, control, || {
+            catch_unwind(AssertUnwindSafe(|| handler(&opened)))
+        })
+        .unwrap_or_else(|panic| Verdict::Retry {
+            reason: panicked(panic),
+            fatal: false,
+        });
+        let ran = !matches!(verdict, Verdict::Undecodable { .. });
+        guard.handler_time = ran.then(|| clock.now().saturating_duration_since(begin));
+        let age = opened.envelope.age(clock.epoch_millis());
+        drop(opened);
+        let decision = decide(
+            verdict,
+            &self.context.policy,
+            attempt,
+            age,
+            self.context.threshold,
+        );
+        let wait = match decision {
+            Decision::Retry(Wait::Thread(delay)) if !delay.is_zero() => {
+                Some(self.capped_delay(delay))
+            }
+            _ => None,
+        };
+        if wait.is_some() {
+            tracked.set_waiting(true);
+        }
+        self.release_permit();
+        let answered = clock.now();
+        reporter.report(
+            tag,
+            WorkerEvent::Answered {
+                decision,
+                in_flight: guard,
+            },
+        );
+        if let Some(wait) = wait {
+            self.wait(tag, later(answered, wait), WorkerEvent::WaitOver, &reporter);
+        }
+    }
+
+    fn wait(&self, tag: u64, until: Instant, then: WorkerEvent, reporter: &Reporter) {
+        let timer = self.context.clock.at(until);
+        let over = reporter.generation.waits_over();
+        loop {
+            let mut select = Select::new();
+            select.recv(&timer);
+            select.recv(over);
+            threads::ready(select, None);
+            if is_over(over) {
+                return;
+            }
+            if timer.is_due() {
+                return reporter.report(tag, then);
+            }
+        }
+    }
+
+    fn capped_delay(&self, delay: Duration) -> Duration {
+        let WorkerContext {
+            policy,
+            longest_wait,
+            label,
+            ..
+        } = &self.context;
+        let wait = policy.jittered(delay, self.context.clock.chance());
+        if wait > *longest_wait {
+            warn!(
+                "{label}: a retry waits {longest_wait:?} instead of {wait:?}: no longer in the consumer"
+            );
+        }
+        wait.min(*longest_wait)
+    }
+
+    fn release_permit(&self) {
+        let mut state = self.state.lock();
+        state.running -= 1;
+        if std::mem::take(&mut state.wake_on_permit) {
+            drop(self.context.control.send(Control::Wake));
+        }
+    }
+}
