@@ -1,4 +1,4 @@
-//! One delivery on its way through a worker, seen from outside.
+//! Deliveries that workers have started, as seen by the consumer thread and by drains.
 
 use super::Control;
 use crate::error::StrandedDelivery;
@@ -14,49 +14,59 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// What everybody may know about a delivery that was handed to the workers.
+/// A delivery that was handed to the workers.
+///
+/// Shared by its worker, the consumer thread and callers of cancel and close. The flags carry no
+/// data of their own: each is stored with `Release` and read with `Acquire`, so that a reader sees
+/// what its writer did before. No flag is read together with another.
 #[derive(Debug, Default)]
 pub(crate) struct TrackedDelivery {
+    /// Set once, by the worker that takes the delivery.
     start: OnceLock<HandlerStart>,
+    /// Its handler is done, and it waits.
     waiting: AtomicBool,
+    /// Its handler waits for a drain. `swap` decides which of nested calls restores it.
     excluded: AtomicBool,
+    /// Its channel is gone.
     stale: AtomicBool,
 }
 
 #[derive(Debug)]
+/// What is known once a handler has started.
 struct HandlerStart {
     opened: Arc<Opened>,
     at: Instant,
 }
 
 impl TrackedDelivery {
-    /// A worker has taken it.
+    /// Records that a worker has started it.
     pub(crate) fn begin(&self, opened: Arc<Opened>) {
         let at = monotonic();
         let _ = self.start.set(HandlerStart { opened, at });
     }
 
-    /// The message, once a worker has taken it.
+    /// The message, once a worker has started it.
     pub(crate) fn opened(&self) -> Option<&Arc<Opened>> {
         self.start.get().map(|start| &start.opened)
     }
 
-    /// Whether its handler is done, and it waits for its next attempt or to be handed back.
+    /// Records whether its handler is done and it waits for its next attempt or a requeue.
     pub(crate) fn set_waiting(&self, waiting: bool) {
         self.waiting.store(waiting, Ordering::Release);
     }
 
-    /// Its channel is gone: the broker has it back already.
+    /// Records that its channel is gone, so that the broker has requeued it.
     pub(crate) fn mark_stale(&self) {
         self.stale.store(true, Ordering::Release);
     }
 
-    /// Its handler waits for a drain, so that no drain may wait for it.
+    /// Whether its handler waits for a drain, so that no drain may wait for it.
     pub(crate) fn is_excluded_from_drain(&self) -> bool {
         self.excluded.load(Ordering::Acquire)
     }
 
-    /// `None` while no worker has taken it, when nobody waits for it, and when its channel is gone.
+    /// Describes it for a drain error. `None` when no worker has started it, when it is excluded
+    /// from drains, and when its channel is gone.
     pub(crate) fn stranded(&self, queue: &str) -> Option<StrandedDelivery> {
         if self.is_excluded_from_drain() || self.stale.load(Ordering::Acquire) {
             return None;
@@ -71,7 +81,7 @@ impl TrackedDelivery {
     }
 }
 
-/// The guards deliveries of one consumer whose fate is not known yet.
+/// The started deliveries of one consumer that are not settled yet.
 #[derive(Clone, Default)]
 pub(crate) struct InFlight(Arc<Mutex<InFlightDeliveries>>);
 
@@ -82,14 +92,16 @@ struct InFlightDeliveries {
 }
 
 impl InFlight {
+    /// Number of deliveries in flight.
     pub(crate) fn len(&self) -> usize {
         self.0.lock().by_number.len()
     }
 
-    /// Those that a drain would leave behind now, as far as can be seen from outside.
+    /// The deliveries that a drain would leave behind now, judged without the consumer thread.
     pub(crate) fn stranded(&self, queue: &str) -> Vec<StrandedDelivery> {
         let deliveries: Vec<Arc<TrackedDelivery>> =
             self.0.lock().by_number.values().cloned().collect();
+        // The lock is released here: reading a delivery must not delay workers.
         let running = deliveries
             .iter()
             .filter(|delivery| !delivery.waiting.load(Ordering::Acquire));
@@ -130,7 +142,10 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// A guards delivery, counted until its fate is known. Dropped without one, its outcome was thrown away.
+/// Counts a started delivery as in flight until it is dropped.
+///
+/// Dropping it reports the outcome to the metrics: the one given to [`end`](Self::end), or
+/// [`Outcome::Discarded`].
 #[derive(Debug)]
 pub(crate) struct InFlightGuard {
     number: u64,
@@ -138,10 +153,12 @@ pub(crate) struct InFlightGuard {
     queue: Arc<str>,
     metrics: Metrics,
     outcome: Outcome,
+    /// How long the handler ran; `None` when it did not.
     pub(crate) handler_time: Option<Duration>,
 }
 
 impl InFlightGuard {
+    /// Ends it with this outcome.
     pub(crate) fn end(mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
@@ -156,11 +173,11 @@ impl Drop for InFlightGuard {
 }
 
 thread_local! {
-    /// What this thread, a worker, is with_current_handler. It is a fact about the thread, so it cannot live anywhere else.
+    /// The delivery that this thread handles, and its consumer; `None` outside of a handler.
     static CURRENT_HANDLER: RefCell<Option<(Arc<TrackedDelivery>, Sender<Control>)>> = const { RefCell::new(None) };
 }
 
-/// Runs the handler of `delivery` on this thread.
+/// Runs `handle` with `delivery` as the current one of this thread.
 pub(crate) fn with_current_handler<R>(
     delivery: &Arc<TrackedDelivery>,
     control: &Sender<Control>,
@@ -172,12 +189,12 @@ pub(crate) fn with_current_handler<R>(
     result
 }
 
-/// Excludes the delivery whose handler made the call from every drain, until it is dropped.
+/// Excludes a delivery from every drain until it is dropped. Rule 16.
 #[must_use]
 pub(crate) struct DrainExclusion {
     in_handler: bool,
-    /// The delivery and its consumer, unless an earlier call has excluded it already: then that
-    /// call alone restores it.
+    /// The delivery and its consumer; `None` when no handler runs here, or when an outer call has
+    /// excluded the delivery already and restores it.
     excluded: Option<(Arc<TrackedDelivery>, Sender<Control>)>,
 }
 
@@ -187,14 +204,14 @@ impl DrainExclusion {
         self.in_handler
     }
 
-    /// Whether the handler belongs to the consumer with this `control`.
+    /// Whether this exclusion is on a delivery of the consumer with this `control`.
     pub(crate) fn is_of(&self, control: &Sender<Control>) -> bool {
         let excluded = self.excluded.as_ref();
         excluded.is_some_and(|(_, own)| own.same_channel(control))
     }
 
-    /// Makes the exclusion permanent: the call has stopped the handler's own consumer, whose drain
-    /// must not wait for this delivery after the call has returned either.
+    /// Makes the exclusion permanent. The call has stopped the handler's own consumer, and that
+    /// drain goes on after the call returns.
     pub(crate) fn keep(mut self) {
         self.excluded = None;
     }
@@ -208,13 +225,13 @@ impl Drop for DrainExclusion {
     }
 }
 
-/// Excludes the delivery that this thread handles, if any, from every drain: its handler is about
-/// to wait for one itself.
+/// Excludes the delivery that this thread handles, if any, because its handler is about to wait for
+/// a drain itself.
 pub(crate) fn exclude_current_handler_from_drain() -> DrainExclusion {
     CURRENT_HANDLER.with_borrow(|current| {
         let exclude = |(delivery, control): &(Arc<TrackedDelivery>, Sender<Control>)| {
             let first = !delivery.excluded.swap(true, Ordering::AcqRel);
-            // A drain that has begun already counts its waiters again.
+            // A drain that is already waiting for this delivery checks again.
             let _ = control.send(Control::Wake);
             first.then(|| (delivery.clone(), control.clone()))
         };

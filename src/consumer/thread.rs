@@ -1,4 +1,8 @@
-//! The consumer thread's life: declare, subscribe, serve, and again after every loss, until it is stopped.
+//! The consumer thread: declares, subscribes, serves, and repeats after every loss until it is
+//! stopped.
+//!
+//! It is the only thread that subscribes for its consumer, and the only writer of the delivery
+//! states of its subscriptions.
 
 use super::in_flight::InFlight;
 use super::subscription::deliveries::BrokerKnowledge;
@@ -26,11 +30,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Between tries to subscribe again over a connection that is up.
+/// Pauses between attempts to subscribe over a connection that is up.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Starts a consumer and waits until it consumes, or has been refused.
+/// Starts a consumer and waits until it is subscribed or refused.
 pub(crate) fn start(
     connection: &dyn Registrar,
     settings: Settings,
@@ -83,7 +87,7 @@ pub(crate) fn start(
         known: BrokerKnowledge::default(),
         started: Some(started),
     };
-    // Known before it starts, so that a close that comes meanwhile finds it.
+    // Registered before the thread starts, so that a concurrent close finds it.
     connection.register(&consumer);
     let run = move || {
         thread.run(uplink);
@@ -100,16 +104,17 @@ pub(crate) fn start(
     Ok(consumer)
 }
 
+/// Waits for the first subscription.
 fn await_start(
     consumer: &Consumer,
     outcome: &Receiver<Result<(), Error>>,
     limit: Duration,
 ) -> Result<(), Error> {
-    // Every call of the start has this limit of its own; together they may take longer.
+    // `limit` bounds each of the calls of the start; together they may take longer.
     match outcome.recv_timeout(limit.saturating_mul(4)) {
         Ok(started) => started,
         Err(_) => {
-            // Should the subscription come about after all, it finds this and starts nothing.
+            // A subscription that still succeeds later finds the stop and starts no handler.
             consumer.stop(Deadline::within(Duration::ZERO));
             Err(Error::Timeout {
                 action: format!("consuming {:?}", consumer.queue()),
@@ -118,18 +123,20 @@ fn await_start(
     }
 }
 
+/// The state of the thread between subscriptions.
 struct ConsumerThread {
     settings: Settings,
     services: Services,
     shared: Arc<ConsumerShared>,
     inbox: Receiver<Control>,
     known: BrokerKnowledge,
-    /// Until the first subscription lives: whoever waits for it.
+    /// Where the result of the first subscription is awaited; `None` once it is reported.
     started: Option<Sender<Result<(), Error>>>,
 }
 
-/// What to do after a subscription has ended.
+/// What follows the end of a subscription.
 enum NextStep {
+    /// Subscribe again over this link.
     Again(Uplink),
     Stopped,
 }
@@ -147,6 +154,7 @@ impl ConsumerThread {
         loop {
             let began = clock.now();
             let ended = catch_unwind(AssertUnwindSafe(|| self.subscribe_and_serve(&uplink)));
+            // A logger of the service may panic too. That must not end the consumer.
             let trouble = match ended.unwrap_or_else(|_| Err(self.panicked())) {
                 Ok(Ending::Drained(_)) => {
                     info!("{}: consuming ended", self.settings.label);
@@ -169,7 +177,7 @@ impl ConsumerThread {
             self.shared.running.store(false, Ordering::Release);
             *self.shared.trouble.lock() = Some(trouble);
             if self.shared.pool.is_stopped() {
-                // Whether it has come already or not: there was a stop.
+                // The stop may not have reached `inbox` yet, but the pool shows it.
                 *self.shared.stranded.lock() = Some(Vec::new());
                 return;
             }
@@ -183,7 +191,7 @@ impl ConsumerThread {
         }
     }
 
-    /// A panic on this thread counts as the loss of its channel.
+    /// Treats a panic on this thread as the loss of its channel.
     fn panicked(&self) -> Error {
         if let Some(generation) = &*self.shared.generation.lock() {
             generation.end();
@@ -197,10 +205,11 @@ impl ConsumerThread {
         )
     }
 
-    /// Waits until there is a link to subscribe over, the pause is over, and a handler could run.
+    /// Waits until there is a link, the pause is over, and a handler could run.
     fn next(&self, mut uplink: Uplink, backoff: &mut Backoff) -> NextStep {
         let clock = &self.services.clock;
-        // A lost link was lost by itself; what ends on a link that is up is paced.
+        // A lost link is replaced by the supervisor, at its pace. What ends on a live link is paced
+        // here.
         let mut pause = if uplink.link.is_gone() {
             Timer::never()
         } else {
@@ -213,6 +222,7 @@ impl ConsumerThread {
                 paused = true;
                 pause = Timer::never();
             }
+            // Rule 12: without a permit, the stale handlers of the last generation still run.
             if paused && !uplink.link.is_gone() && self.shared.pool.has_permit() {
                 return NextStep::Again(uplink);
             }
@@ -246,7 +256,8 @@ impl ConsumerThread {
                 failure,
             )
         };
-        // Before the checks, which take a channel too: so there is always one left for declarations.
+        // Opened before the checks, which use a channel too, so that one stays free for
+        // declarations.
         let channel = uplink
             .link
             .open_channel(services.call_timeout)
@@ -259,7 +270,8 @@ impl ConsumerThread {
             let rungs = settings.ladder.rungs().iter().map(Rung::delay);
             known.rungs = rungs.collect();
         }
-        // Should it hang in one of these calls, which have no limit, that is what health shows.
+        // Health shows this text if one of the following calls, which have no limit, does not
+        // return.
         *shared.trouble.lock() = Some("the broker has not answered the subscription".to_owned());
         channel.limit_prefetch(settings.prefetch).map_err(refused)?;
         let subscription = channel.subscribe(queue).map_err(refused)?;
@@ -285,7 +297,8 @@ impl ConsumerThread {
         );
         let ending = event_loop.run();
         if let Ending::Drained(stranded) = &ending {
-            // Before the polite close: a broker that has fallen silent holds that up, and a cancel returns meanwhile.
+            // Set before the channel closes: a silent broker delays the close, and a cancel must
+            // not wait for it.
             *shared.stranded.lock() = Some(stranded.clone());
         }
         shared.running.store(false, Ordering::Release);
@@ -295,7 +308,7 @@ impl ConsumerThread {
     }
 }
 
-/// Checks the source queue: a consumer never declares it.
+/// Checks that the source queue exists; a consumer never declares it.
 fn check_source(admin: &Admin, queue: &str) -> Result<(), Error> {
     let source = Declaration::durable_queue(queue, Headers::new());
     admin.call(Operation::Check(source)).map_err(|failure| {
@@ -310,8 +323,8 @@ fn check_source(admin: &Admin, queue: &str) -> Result<(), Error> {
     })
 }
 
-/// Declares the consumer's share, `again` when it has consumed before. Returns what is on a cluster node that is down: it
-/// comes back with the node.
+/// Declares the consumer's queues; `again` after the first subscription. Returns what is on a
+/// cluster node that is down: it comes back with the node.
 fn declare_share(
     admin: &Admin,
     queue: &str,
@@ -363,7 +376,8 @@ mod tests {
         }
     }
 
-    /// Connected to a broker that is asked for a subscription when the receiver says so, and answers once the sender is gone.
+    /// Connects to a fake broker. The receiver is notified of a subscribe call, which returns once
+    /// the sender is dropped.
     fn connected() -> (Connected, Receiver<()>, Sender<()>) {
         let (ask, asked) = bounded(1);
         let (release, released) = bounded::<()>(0);
@@ -417,7 +431,7 @@ mod tests {
         asked.recv_timeout(PATIENCE).unwrap();
         let trouble = consumer.trouble().unwrap();
         assert!(trouble.contains("has not answered"), "{trouble}");
-        // It is stopped, and ends with the call.
+        // The thread ends as soon as its call returns.
         drop(release);
         assert!(consumer.join(Deadline::within(PATIENCE)));
         connected.services.publisher.stop(Duration::ZERO);

@@ -1,6 +1,7 @@
-//! What becomes of each delivery of one subscription: its state, its copy, its settlement.
+//! The unsettled deliveries of one subscription: their states, copies and settlements.
 //!
-//! Only the consumer thread is in here. It asks [`DeliveryState::step`] what an event means for a delivery, and does it.
+//! Only the consumer thread uses this. It asks [`DeliveryState::step`] what an event means for a
+//! delivery, and carries out the effect.
 
 use super::acks::Acks;
 use super::requests::{AdminReply, AdminRequests};
@@ -26,36 +27,41 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A third of RabbitMQ's own limit for an unsettled delivery.
+/// A third of RabbitMQ's own timeout for an unsettled delivery. Rule 22.
 const LONG_UNSTARTED: Duration = Duration::from_secs(10 * 60);
 
-/// One delivery that is not settled yet.
+/// A delivery that is not settled yet.
 pub(super) struct UnsettledDelivery {
+    /// Changed by [`Deliveries::step`] only.
     pub(super) state: DeliveryState,
     pub(super) tracked: Arc<TrackedDelivery>,
+    /// Set once its handler has answered.
     pub(super) decision: Option<Arc<Decision>>,
+    /// Counts it as in flight; set once its handler has answered.
     pub(super) in_flight: Option<InFlightGuard>,
-    /// When it was received, and later when its copy was handed to the publisher.
+    /// When it was received; later, when its copy was handed to the publisher.
     pub(super) since: Instant,
     /// When its wait for a missing rung is over.
     pub(super) wait_until: Instant,
-    /// When no wait may hold it any longer, once it has waited.
+    /// When it must be retried, however often its wait is resumed; set by its first wait.
     pub(super) hold_until: Option<Instant>,
 }
 
-/// What a consumer keeps from one subscription to the next.
+/// What a consumer has learned about the broker; kept from one subscription to the next.
 #[derive(Debug, Default)]
 pub(crate) struct BrokerKnowledge {
-    /// The rungs that are known to exist.
+    /// Rungs that exist.
     pub(crate) rungs: HashSet<Duration>,
-    /// What of the consumer's share is on a cluster node that is down.
+    /// Declared objects that are missing or on a cluster node that is down.
     pub(crate) unavailable: Vec<Declaration>,
+    /// Pauses per failing target. Rule 8.
     pub(super) pacers: HashMap<Target, RequeuePacer>,
-    /// Targets whose trouble was logged already.
+    /// Targets whose failure has been logged as a warning since the last copy that landed there.
     pub(super) warned: HashSet<Target>,
     pub(super) warned_of_unstarted: bool,
 }
 
+/// The ledger of one subscription and what it takes to settle its entries.
 pub(crate) struct Deliveries<'a> {
     pub(super) settings: &'a Settings,
     pub(super) services: &'a Services,
@@ -66,8 +72,10 @@ pub(crate) struct Deliveries<'a> {
     pub(super) reporter: Reporter,
     pub(super) copy_results: Sender<CopyResult>,
     pub(super) requests: AdminRequests<'a>,
+    /// The ledger, by delivery tag. It holds at most as many as the prefetch.
     pub(super) unsettled: BTreeMap<u64, UnsettledDelivery>,
     pub(super) acks: Acks,
+    /// When each held delivery is requeued.
     pub(super) held: BTreeSet<(Instant, u64)>,
 }
 
@@ -112,14 +120,14 @@ impl<'a> Deliveries<'a> {
         self.unsettled.is_empty()
     }
 
-    /// Whether nothing is left that a drain waits for.
+    /// Whether a drain has nothing left to wait for.
     pub(crate) fn is_drained(&self) -> bool {
         self.unsettled
             .values()
             .all(|entry| entry.tracked.is_excluded_from_drain())
     }
 
-    /// Takes a delivery in; the job goes to the workers.
+    /// Adds a delivery and returns the job for the workers.
     pub(crate) fn receive(&mut self, delivery: Delivery) -> DeliveryJob {
         let tracked = Arc::new(TrackedDelivery::default());
         let now = self.services.clock.now();
@@ -141,7 +149,7 @@ impl<'a> Deliveries<'a> {
         }
     }
 
-    /// A worker has event of a delivery.
+    /// Handles a worker's report on a delivery.
     pub(crate) fn reported(&mut self, tag: u64, event: WorkerEvent) -> Result<(), Failure> {
         match event {
             WorkerEvent::Answered {
@@ -161,7 +169,7 @@ impl<'a> Deliveries<'a> {
         }
     }
 
-    /// The publisher is done with a copy.
+    /// Handles the end of a copy.
     pub(crate) fn copy_ended(&mut self, copy: CopyResult) -> Result<(), Failure> {
         let CopyResult { tag, result } = copy;
         let Some(DeliveryState::Copying { target, .. }) =
@@ -172,7 +180,8 @@ impl<'a> Deliveries<'a> {
         match (&result, target) {
             (PublishResult::Confirmed, _) => {
                 if self.known.pacers.remove(&target).is_some() {
-                    // Its node is back, it seems.
+                    // A failing target works again, so its node is probably back, and others with
+                    // it.
                     self.requests.declare_again(&self.known.unavailable);
                 }
                 self.known.warned.remove(&target);
@@ -189,7 +198,7 @@ impl<'a> Deliveries<'a> {
         self.step(tag, &Event::Copied(&result))
     }
 
-    /// The admin threads have answered.
+    /// Handles a reply of the admin threads.
     pub(crate) fn admin_replied(&mut self, reply: AdminReply) -> Result<(), Failure> {
         match reply {
             AdminReply::Rung { delay, result } => {
@@ -197,7 +206,8 @@ impl<'a> Deliveries<'a> {
                 if result.is_ok() {
                     self.known.rungs.insert(delay);
                 }
-                // Only a 404 means missing: on any other failure the mandatory copy tells.
+                // Only a 404 means missing. On any other failure the copy, which is mandatory,
+                // shows it.
                 let event = if missing {
                     Event::RungMissing
                 } else {
@@ -225,7 +235,7 @@ impl<'a> Deliveries<'a> {
                 };
                 if let Err(failure) = result {
                     let queue = self.queue_of(target);
-                    // It fails again for every message, until a copy lands there.
+                    // The failure repeats for every message until a copy lands there.
                     let level = if self.known.warned.contains(&target) {
                         Level::Debug
                     } else {
@@ -245,6 +255,7 @@ impl<'a> Deliveries<'a> {
         }
     }
 
+    /// Remembers `queue` and its binding as unavailable.
     fn note_unavailable(&mut self, queue: &str) {
         for declaration in set_aside_queue(queue, naming::DEAD_LETTER_EXCHANGE) {
             if !self.known.unavailable.contains(&declaration) {
@@ -253,12 +264,12 @@ impl<'a> Deliveries<'a> {
         }
     }
 
-    /// What of the consumer's share is on a cluster node that is down.
+    /// What is missing or on a cluster node that is down.
     pub(crate) fn unavailable(&self) -> &[Declaration] {
         &self.known.unavailable
     }
 
-    /// Asks again for what was on a cluster node that is down, and warns of deliveries that nobody starts.
+    /// Declares again what was unavailable, and warns once about deliveries that do not start.
     pub(crate) fn recheck(&mut self) {
         self.requests.declare_again(&self.known.unavailable);
         let now = self.services.clock.now();
@@ -276,11 +287,12 @@ impl<'a> Deliveries<'a> {
         }
     }
 
-    /// When the next held delivery is to be handed back.
+    /// When the next held delivery is to be requeued.
     pub(crate) fn next_release(&self) -> Option<Instant> {
         self.held.first().map(|(due, _)| *due)
     }
 
+    /// Requeues the held deliveries whose pause is over.
     pub(crate) fn release_held(&mut self) -> Result<(), Failure> {
         while let Some(due) = self.next_release() {
             if due > self.services.clock.now() {
@@ -293,6 +305,7 @@ impl<'a> Deliveries<'a> {
         Ok(())
     }
 
+    /// Writes the acknowledgements that are ready.
     pub(crate) fn write_acks(&mut self) -> Result<(), Failure> {
         for frame in self.acks.take() {
             self.channel.ack(frame.tag, frame.multiple)?;
@@ -300,41 +313,42 @@ impl<'a> Deliveries<'a> {
         Ok(())
     }
 
-    /// No wait goes on, and none begins.
+    /// Ends all waits; none begins afterwards.
     pub(crate) fn end_waits(&self) {
         self.reporter.generation.drain();
         self.services.publisher.wake();
     }
 
-    /// A delivery that no worker has in_flight goes back.
+    /// Requeues a delivery that no worker has started.
     pub(crate) fn take_back(&mut self, tag: u64) -> Result<(), Failure> {
         self.step(tag, &Event::TakenBack)
     }
 
-    /// What waits goes back; what runs or is on its way goes on.
+    /// Requeues what waits. Handlers that run and copies under way go on.
     pub(crate) fn drain(&mut self) -> Result<(), Failure> {
         let tags: Vec<u64> = self.unsettled.keys().copied().collect();
         tags.into_iter()
             .try_for_each(|tag| self.step(tag, &Event::DrainBegan))
     }
 
-    /// Whatever is reported or answered from now on is thrown away.
+    /// Ends the generation: later reports and answers are discarded.
     pub(crate) fn end_generation(&self) {
+        // Rule 3: cleared before anything else, so that no copy of these is written.
         self.reporter.generation.end();
         self.pool.take_unstarted();
         self.services.publisher.wake();
     }
 
-    /// The channel is gone: the broker has everything back that is not settled.
+    /// Makes every delivery stale after the loss of the channel: the broker has requeued them.
     pub(crate) fn die(&mut self) {
         let tags: Vec<u64> = self.unsettled.keys().copied().collect();
         for tag in tags {
-            // It has no effect on the channel, so that nothing can fail.
+            // The event writes nothing to the channel, so it cannot fail.
             drop(self.step(tag, &Event::Died));
         }
     }
 
-    /// Takes stock at the deadline: what was in_flight and is not settled.
+    /// Lists what is started and not settled at the deadline.
     pub(crate) fn strand(&self) -> Vec<StrandedDelivery> {
         let stranded = |entry: &&UnsettledDelivery| {
             let step = entry

@@ -1,4 +1,4 @@
-//! What the steps of deliveries ask for: copies, waits, pauses, settlements, and that each end is counted.
+//! Carries out the effects of delivery transitions: copies, waits, pauses and settlements.
 
 use super::deliveries::{Deliveries, UnsettledDelivery};
 use super::state::{DeliveryEnd, DeliveryState, Effect, Target};
@@ -13,14 +13,14 @@ use crate::transport::Failure;
 use log::{debug, warn};
 use std::time::Duration;
 
-/// How often a wait for a missing rung asks for it again.
+/// How often a wait for a missing rung checks for the rung again.
 const RUNG_RECHECK: Duration = Duration::from_secs(60);
 
-/// How much of a reason is logged, in characters.
+/// Limit of a logged reason, in characters.
 const LOGGED_REASON: usize = 500;
 
 impl Deliveries<'_> {
-    /// Does what a step says.
+    /// Carries out one effect.
     pub(crate) fn act(&mut self, tag: u64, effect: Effect) -> Result<(), Failure> {
         match effect {
             Effect::Nothing => {}
@@ -51,7 +51,7 @@ impl Deliveries<'_> {
         Ok(())
     }
 
-    /// Counts the end of a delivery and forgets it.
+    /// Counts the end of a delivery and removes it.
     pub(crate) fn end(&mut self, tag: u64, before: DeliveryState, end: DeliveryEnd) {
         let Some(entry) = self.unsettled.remove(&tag) else {
             return;
@@ -85,6 +85,7 @@ impl Deliveries<'_> {
         }
     }
 
+    /// Hands a copy of the delivery to the publisher.
     fn copy(&mut self, tag: u64, target: Target) {
         let queue = self.queue_of(target);
         let Services {
@@ -125,6 +126,7 @@ impl Deliveries<'_> {
         );
     }
 
+    /// Starts the wait in place of a missing rung.
     fn wait_for_rung(&mut self, tag: u64, delay: Duration) {
         let rung = naming::retry_queue(&self.settings.queue, delay);
         let wait = self
@@ -142,13 +144,14 @@ impl Deliveries<'_> {
         }
         if let Some(entry) = self.unsettled.get_mut(&tag) {
             entry.tracked.set_waiting(true);
+            // Resumed and repeated waits together must not exceed the cap: Rule 22.
             let hold_until = *entry.hold_until.get_or_insert(later(now, longest));
             entry.wait_until = hold_until.min(later(now, wait));
         }
         self.resume_wait(tag);
     }
 
-    /// Waits in a worker, for as long as the rung need not be asked for again.
+    /// Waits in a worker until the wait is over, or until the rung is checked again.
     fn resume_wait(&mut self, tag: u64) {
         let Some(entry) = self.unsettled.get(&tag) else {
             return;
@@ -167,7 +170,7 @@ impl Deliveries<'_> {
         });
     }
 
-    /// Holds a delivery until the pace of its target lets it go back.
+    /// Holds a delivery for the pause of its target, then requeues it.
     fn pause(&mut self, tag: u64, target: Target) {
         let now = self.services.clock.now();
         let Some(entry) = self.unsettled.get(&tag) else {
@@ -190,6 +193,7 @@ impl Deliveries<'_> {
         self.held.insert((now + pause, tag));
     }
 
+    /// The queue name of a target.
     pub(crate) fn queue_of(&self, target: Target) -> String {
         let source = &self.settings.queue;
         match target {
@@ -201,6 +205,7 @@ impl Deliveries<'_> {
     }
 }
 
+/// Logs why a message was dead-lettered or parked.
 fn log_set_aside(queue: &str, entry: &UnsettledDelivery) {
     let (end, reason) = match entry.decision.as_deref() {
         Some(Decision::DeadLetter { reason, .. }) => ("dead-lettered", reason),
@@ -211,6 +216,7 @@ fn log_set_aside(queue: &str, entry: &UnsettledDelivery) {
         .tracked
         .opened()
         .map_or("", |opened| opened.envelope.id());
+    // What follows may quote the body, which is not logged.
     if reason.starts_with(UNDECODABLE) {
         debug!("{queue}: {id} was {end}: {UNDECODABLE}");
     } else {

@@ -1,4 +1,5 @@
-//! The consumer thread while a subscription lives: takes in what arrives and what is reported, and never waits for anybody.
+//! The event loop of a subscription: takes in deliveries and reports, and never blocks on another
+//! thread.
 
 pub(crate) mod acks;
 pub(crate) mod deliveries;
@@ -21,16 +22,16 @@ use log::debug;
 use requests::AdminReply;
 use std::time::{Duration, Instant};
 
-/// How often a subscription looks at what takes long.
+/// How often a subscription looks for unavailable queues and for deliveries that do not start.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How a subscription ended.
 pub(crate) enum Ending {
-    /// It was asked to, and this is what it left behind.
+    /// It was stopped; these deliveries were left unsettled.
     Drained(Vec<StrandedDelivery>),
-    /// The channel or the whole connection died.
+    /// The channel or the connection died.
     Died(Failure),
-    /// The broker ended it: its queue was deleted, or moved.
+    /// The broker cancelled it: its queue was deleted or moved.
     Cancelled,
 }
 
@@ -41,13 +42,15 @@ pub(crate) struct EventLoop<'a> {
     control: &'a Receiver<Control>,
     pool: &'a WorkerPool,
     subscription: &'a dyn Subscription,
-    /// False once nothing more can come of it.
+    /// False once the broker sends nothing more for it.
     subscribed: bool,
     reports: Receiver<WorkerReport>,
     copy_results: Receiver<CopyResult>,
     admin_replies: Receiver<AdminReply>,
     deliveries: Deliveries<'a>,
+    /// The deadline of the drain, once it has begun.
     draining: Option<Deadline>,
+    /// Ticks for what takes long.
     recheck: Receiver<Instant>,
 }
 
@@ -122,7 +125,7 @@ impl<'a> EventLoop<'a> {
         threads::ready(select, self.draining.and_then(Deadline::instant));
     }
 
-    /// Does everything there is to do.
+    /// Handles everything that has arrived.
     fn serve(&mut self) -> Result<Option<Ending>, Failure> {
         if self.context.uplink.link.is_gone() {
             return Err(self.context.uplink.link.lost());
@@ -133,6 +136,7 @@ impl<'a> EventLoop<'a> {
                 Control::Wake => {}
             }
         }
+        // Rule 14: at the deadline no report is taken any more.
         if self.draining.is_some_and(Deadline::has_passed) {
             self.deliveries.write_acks()?;
             return Ok(Some(Ending::Drained(Vec::new())));
@@ -149,6 +153,7 @@ impl<'a> EventLoop<'a> {
         if self.recheck.try_recv().is_ok() {
             self.deliveries.recheck();
         }
+        // Acknowledgements last: one frame settles what became ready above.
         self.deliveries.release_held()?;
         self.deliveries.write_acks()?;
         if cancelled {
@@ -166,7 +171,7 @@ impl<'a> EventLoop<'a> {
         Ok(None)
     }
 
-    /// Whether the broker has cancelled the subscription.
+    /// Takes what the broker has sent. Returns whether it has cancelled the subscription.
     fn take_deliveries(&mut self) -> Result<bool, Failure> {
         let mut jobs = Vec::new();
         let mut cancelled = false;
@@ -190,6 +195,7 @@ impl<'a> EventLoop<'a> {
         Ok(cancelled)
     }
 
+    /// Handles the workers' reports.
     fn take_reports(&mut self) -> Result<(), Failure> {
         let mut permits = false;
         while let Ok(WorkerReport { tag, event }) = self.reports.try_recv() {
@@ -197,12 +203,16 @@ impl<'a> EventLoop<'a> {
             self.deliveries.reported(tag, event)?;
         }
         if permits {
+            // A worker that now sleeps a wait has released its permit.
             self.pool.ensure_workers();
         }
         Ok(())
     }
 
-    /// Stops the subscription: what was not started goes back, waits end, and running handlers have until the deadline.
+    /// Begins the drain, or moves its deadline earlier.
+    ///
+    /// Unstarted deliveries are requeued, waits end, and running handlers have until the deadline.
+    /// Rule 13.
     fn drain(&mut self, deadline: Deadline) -> Result<(), Failure> {
         if let Some(earlier) = self.draining {
             self.draining = Some(earlier.min(deadline));
@@ -211,6 +221,7 @@ impl<'a> EventLoop<'a> {
         debug!("{}: draining", self.deliveries.queue());
         self.draining = Some(deadline);
         let unstarted = self.pool.take_unstarted();
+        // Taken back first, so that no worker starts one of them meanwhile.
         self.deliveries.end_waits();
         if deadline.has_passed() {
             return Ok(());
@@ -222,7 +233,8 @@ impl<'a> EventLoop<'a> {
         self.deliveries.drain()
     }
 
-    /// In the order in which they came. Before the broker's cancel-ok it would deliver them to us again.
+    /// Requeues in order of arrival. Before the broker's cancel-ok they would be delivered here
+    /// again.
     fn requeue_unstarted(&mut self, unstarted: Vec<DeliveryJob>) -> Result<(), Failure> {
         unstarted
             .into_iter()

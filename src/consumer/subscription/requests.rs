@@ -1,6 +1,6 @@
-//! What a subscription asks of the broker while it runs: is a rung there, can a queue be declared again?
+//! Requests of a running subscription to the broker: check a rung, declare a queue again.
 //!
-//! A question is asked once, however many deliveries wait for its answer.
+//! Each request is made once, however many deliveries wait for its reply.
 
 use super::state::Target;
 use crate::link::{Admin, Operation};
@@ -14,25 +14,29 @@ use log::warn;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// What the admin threads found out.
+/// A reply of the admin threads.
 pub(crate) enum AdminReply {
+    /// Whether the rung of `delay` exists.
     Rung {
         delay: Duration,
         result: Result<(), Failure>,
     },
+    /// How a declaration of `target` ended.
     Redeclared {
         target: Target,
         result: Result<(), Failure>,
     },
-    /// What was on a cluster node that is down has been declared.
+    /// An object that was unavailable has been declared or found.
     Declared(Declaration),
 }
 
-/// The requests of one subscription, and the deliveries that wait for each.
+/// The pending requests of one subscription, and the deliveries that wait for each.
 pub(crate) struct AdminRequests<'a> {
     admin: &'a Admin,
     replies: Sender<AdminReply>,
+    /// Delivery tags by the delay of the checked rung.
     rungs: HashMap<Duration, Vec<u64>>,
+    /// Delivery tags by the target that is declared again.
     redeclared: HashMap<Target, Vec<u64>>,
 }
 
@@ -46,7 +50,7 @@ impl<'a> AdminRequests<'a> {
         }
     }
 
-    /// Asks for the delivery `tag` whether the rung of `delay`, named `rung`, exists.
+    /// Checks for the delivery `tag` whether the rung of `delay`, named `rung`, exists.
     pub(crate) fn check_rung(&mut self, tag: u64, delay: Duration, rung: String) {
         let waiting = self.rungs.entry(delay).or_default();
         waiting.push(tag);
@@ -60,8 +64,10 @@ impl<'a> AdminRequests<'a> {
         });
     }
 
-    /// Declares a dead-letter or parked queue again for the delivery `tag`. The copy goes through the default exchange, so
-    /// the queue alone decides; its binding is for what the broker dead-letters by itself.
+    /// Declares a dead-letter or parked queue again for the delivery `tag`.
+    ///
+    /// The copy goes through the default exchange, so only the queue matters to it. The binding
+    /// serves messages that the broker itself dead-letters.
     pub(crate) fn redeclare(&mut self, tag: u64, target: Target, queue: String) {
         let waiting = self.redeclared.entry(target).or_default();
         waiting.push(tag);
@@ -76,6 +82,8 @@ impl<'a> AdminRequests<'a> {
         let (admin, replies) = (self.admin.clone(), self.replies.clone());
         self.admin
             .submit(Operation::Declare(declaration), move |result| {
+                // The deliveries wait for the queue only, so the reply does not wait for the
+                // binding.
                 let stands = result.is_ok();
                 drop(replies.send(AdminReply::Redeclared { target, result }));
                 if stands {
@@ -85,7 +93,7 @@ impl<'a> AdminRequests<'a> {
             });
     }
 
-    /// Asks again for what was on a cluster node that is unavailable. Only a success is told.
+    /// Declares unavailable objects again. Only a success is reported.
     pub(crate) fn declare_again(&self, unavailable: &[Declaration]) {
         declare_again(
             self.admin,
@@ -94,18 +102,19 @@ impl<'a> AdminRequests<'a> {
         );
     }
 
-    /// Who has waited to hear of that rung.
+    /// Takes the deliveries that wait for the check of that rung.
     pub(crate) fn take_rung_waiters(&mut self, delay: Duration) -> Vec<u64> {
         self.rungs.remove(&delay).unwrap_or_default()
     }
 
-    /// Who has waited for that queue to be declared again.
+    /// Takes the deliveries that wait for the declaration of that target.
     pub(crate) fn take_redeclare_waiters(&mut self, target: Target) -> Vec<u64> {
         self.redeclared.remove(&target).unwrap_or_default()
     }
 }
 
-/// One after the other, and no further after one that is not answered: each such call leaves a thread behind.
+/// Declares one object after another and stops at the first that is not answered, because each such
+/// call leaves a thread behind.
 fn declare_again(
     admin: &Admin,
     mut unavailable: VecDeque<Declaration>,
@@ -127,7 +136,7 @@ fn declare_again(
     admin.submit(Operation::Declare(declare), move |result| {
         let admin = asking.clone();
         match result {
-            // A user who may not declare it may still reply it.
+            // A user without the permission to declare it may still find it.
             Err(failure) if failure.is_access_refused() => {
                 asking.submit(Operation::Check(check), move |result| {
                     report(&admin, result)
@@ -138,6 +147,7 @@ fn declare_again(
     });
 }
 
+/// Declares an object; a failure is logged.
 fn declare(admin: &Admin, declaration: Declaration) {
     let line = declaration.to_string();
     admin.submit(Operation::Declare(declaration), move |result| {
@@ -165,7 +175,7 @@ mod tests {
         Err(Failure::Refused { code, text })
     }
 
-    /// A user who may declare `free` only finds `there`, and not `missing`.
+    /// The user may declare `free` only; `there` exists, and `missing` does not.
     fn answer(call: Call, declaration: &Declaration) -> Result<(), Failure> {
         match (call, declaration) {
             (_, Declaration::Queue { name, .. }) if name == "free" => Ok(()),

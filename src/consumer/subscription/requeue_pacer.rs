@@ -1,25 +1,28 @@
-//! How long to pause before a message is handed back. Pure.
+//! The pause before a message is requeued after a failed copy. Pure.
 
 use std::time::{Duration, Instant};
 
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
-/// A quorum queue drops a message once its delivery limit is used up, so one that has come back often waits longest.
+/// A quorum queue drops a message once its delivery limit is reached, so a message that was
+/// delivered often waits longest.
 const OFTEN_DELIVERED: i64 = 10;
 const LONGEST_OFTEN_DELIVERED: Duration = Duration::from_secs(5 * 60);
 
-/// The pace of hand-backs to one target queue: doubles with each failed round. A copy that lands there ends it.
+/// The pauses of one target queue. They double with each failed round, until a copy lands there.
 ///
-/// A round lasts as long as the pause that it began with: whatever was under way before or meanwhile fails in it too, and
-/// those pauses run side by side. So a trouble that lasts a second costs no message a minute, however many fail in it.
+/// A round lasts as long as the pause it began with. Copies that were under way before the round,
+/// or fail during it, belong to the round, and their pauses run in parallel. So an outage of a
+/// second delays no message by a minute, however many copies fail in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequeuePacer {
     rounds: u32,
+    /// Copies handed over before this instant belong to the current round.
     round_ends: Option<Instant>,
 }
 
 impl RequeuePacer {
-    /// A copy that was handed over at `since` has failed; returns the pause before its message goes back.
+    /// Returns the pause for a message whose copy, handed over at `since`, has failed.
     pub(crate) fn failed(&mut self, since: Instant, now: Instant, delivery_count: i64) -> Duration {
         let same_round = self.round_ends.is_some_and(|end| since < end);
         if !same_round {

@@ -1,8 +1,8 @@
-//! The workers: threads that take deliveries, run the handler, and sleep the short waits.
+//! The worker pool: threads that take deliveries, run the handler, and sleep short waits.
 //!
-//! Taking a delivery is starting it: what nobody has taken can still be taken back. A worker needs one of `concurrency`
-//! permits to take one, and gives it back while it waits; so the pool grows, up to a thread for every delivery there can
-//! be, and messages that wait never stop healthy ones.
+//! Taking a delivery starts it; a delivery that no worker has taken can be taken back. A worker
+//! needs one of `concurrency` permits to take one, and releases the permit while it waits. So the
+//! pool grows up to one thread per unsettled delivery, and waiting messages never hold up others.
 
 mod worker;
 
@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a worker tells the consumer thread.
+/// A worker's report on one delivery, for the consumer thread.
 #[derive(Debug)]
 pub(crate) struct WorkerReport {
     pub(crate) tag: u64,
@@ -30,17 +30,20 @@ pub(crate) struct WorkerReport {
 }
 
 #[derive(Debug)]
+/// What happened to a delivery in a worker.
 pub(crate) enum WorkerEvent {
+    /// The handler has answered, or did not have to run.
     Answered {
         decision: Decision,
         in_flight: InFlightGuard,
     },
+    /// Its wait is over.
     WaitOver,
-    /// A wait for a missing rung asks for it again.
+    /// A wait for a missing rung is interrupted to check for the rung again.
     RecheckRung,
 }
 
-/// Where the workers' reports on the deliveries of one subscription go.
+/// Sends the workers' reports on the deliveries of one subscription.
 #[derive(Clone, Debug)]
 pub(crate) struct Reporter {
     pub(crate) generation: Arc<Generation>,
@@ -48,13 +51,14 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    /// When nobody listens any more the subscription is over, and what is reported is dropped, which counts it.
+    /// Sends a report. After the end of the subscription it is dropped, and its guard counts the
+    /// outcome as discarded.
     fn report(&self, tag: u64, event: WorkerEvent) {
         drop(self.reports.send(WorkerReport { tag, event }));
     }
 }
 
-/// A delivery for a worker.
+/// A delivery to be handled.
 #[derive(Debug)]
 pub(crate) struct DeliveryJob {
     pub(crate) delivery: Delivery,
@@ -62,19 +66,20 @@ pub(crate) struct DeliveryJob {
     pub(crate) reporter: Reporter,
 }
 
-/// A wait for a worker, in place of a rung that is missing. It needs no permit.
+/// A wait in place of a missing rung. It needs no permit.
 #[derive(Debug)]
 pub(crate) struct WaitJob {
     pub(crate) tag: u64,
     pub(crate) until: Instant,
-    /// What to report when it is over.
+    /// The event to report once the wait is over.
     pub(crate) then: WorkerEvent,
     pub(crate) reporter: Reporter,
 }
 
-/// What workers need to know.
+/// What every worker of a consumer uses.
 pub(crate) struct WorkerContext {
     pub(crate) queue: Arc<str>,
+    /// For logs and thread names.
     pub(crate) label: Arc<str>,
     pub(crate) policy: RetryPolicy,
     pub(crate) threshold: Duration,
@@ -87,30 +92,37 @@ pub(crate) struct WorkerContext {
 }
 
 #[derive(Clone)]
+/// The handle of the pool. Clones are the same pool.
 pub(crate) struct WorkerPool(Arc<PoolShared>);
 
 struct PoolShared {
     context: WorkerContext,
+    /// Everything that changes. A worker that waits for work does so on `wake` with this lock.
     state: Mutex<PoolState>,
+    /// Notified with `state` locked, whenever a worker that waits may have work.
     wake: Arc<Condvar>,
 }
 
 #[derive(Default)]
 struct PoolState {
-    /// Until the last worker has ended: it is the user's, and so is what it drops.
+    /// Present until the last worker has ended, which drops it: the handler and what it captures
+    /// are user code.
     handler: Option<Handler>,
     jobs: VecDeque<DeliveryJob>,
     waits: VecDeque<WaitJob>,
     /// Permits in use.
     running: usize,
+    /// Threads that wait on `wake`.
     idle: usize,
-    /// InFlightGuard, and not yet come to look for work.
+    /// Spawned threads that have not looked for work yet.
     starting: usize,
+    /// Threads that have been spawned and have not ended.
     threads: usize,
-    /// Somebody wants to be told when a permit is given back.
+    /// The consumer thread waits for a released permit.
     wake_on_permit: bool,
-    /// Nothing is in_flight any more.
+    /// No worker starts anything any more.
     stopped: bool,
+    /// Workers end when there is nothing left to do.
     closed: bool,
 }
 
@@ -127,17 +139,19 @@ impl WorkerPool {
         }))
     }
 
+    /// Queues deliveries for the workers.
     pub(crate) fn push(&self, jobs: impl IntoIterator<Item = DeliveryJob>) {
         self.0.state.lock().jobs.extend(jobs);
         self.ensure_workers();
     }
 
+    /// Queues a wait for the workers.
     pub(crate) fn push_wait(&self, wait: WaitJob) {
         self.0.state.lock().waits.push_back(wait);
         self.ensure_workers();
     }
 
-    /// Wakes or starts as many workers as there is work for.
+    /// Wakes or spawns as many workers as there is work for.
     pub(crate) fn ensure_workers(&self) {
         let mut state = self.0.state.lock();
         let wanted = state.wanted(self.0.context.concurrency);
@@ -150,6 +164,7 @@ impl WorkerPool {
                     "{}: no further worker thread could be in_flight: {error}",
                     self.0.context.queue
                 );
+                // Rule 20: the next call of this tries again.
                 return;
             }
         }
@@ -165,7 +180,7 @@ impl WorkerPool {
         Ok(())
     }
 
-    /// From now on no worker starts anything.
+    /// Stops the pool: no worker starts anything from now on.
     pub(crate) fn stop(&self) {
         self.0.state.lock().stopped = true;
     }
@@ -174,7 +189,8 @@ impl WorkerPool {
         self.0.state.lock().stopped
     }
 
-    /// Whether a handler could be in_flight now. If not, the consumer thread is told to look again when one can.
+    /// Whether a handler could start now. If not, the next released permit wakes the consumer
+    /// thread.
     pub(crate) fn has_permit(&self) -> bool {
         let mut state = self.0.state.lock();
         let free = state.running < self.0.context.concurrency;
@@ -182,19 +198,21 @@ impl WorkerPool {
         free
     }
 
-    /// Takes back every delivery that no worker has taken, in order.
+    /// Takes back every delivery that no worker has taken, in order of arrival.
     pub(crate) fn take_unstarted(&self) -> Vec<DeliveryJob> {
         self.0.state.lock().jobs.drain(..).collect()
     }
 
-    /// Lets the workers end, each after what it is doing. The last one drops the handler, which may hold the last handle of
-    /// the connection.
+    /// Ends each worker after its current work. The last one drops the handler, which may hold the
+    /// last handle of the connection.
     pub(crate) fn close(&self) {
         let mut state = self.0.state.lock();
         state.stopped = true;
         state.closed = true;
+        // A wait that is not taken yet has nothing left to report to.
         state.waits.clear();
         self.0.wake.notify_all();
+        // Without a worker, spawn one to drop the handler: Rule 17.
         if state.threads == 0
             && let Err(error) = self.start_worker(&mut state)
         {
@@ -219,16 +237,18 @@ impl PoolState {
                 .min(concurrency.saturating_sub(self.running))
     }
 
-    /// How many workers have to be in_flight for that.
+    /// How many workers have to be spawned for that.
     fn missing(&self, concurrency: usize) -> usize {
         self.wanted(concurrency)
             .saturating_sub(self.idle + self.starting)
     }
 
+    /// Takes the next work, with a permit when it is a delivery.
     fn next(&mut self, concurrency: usize) -> Option<NextJob> {
         if self.stopped {
             return None;
         }
+        // Waits first: they need no permit, and their time is already running.
         if let Some(wait) = self.waits.pop_front() {
             return Some(NextJob::Wait(wait));
         }
@@ -243,6 +263,7 @@ impl PoolState {
 }
 
 #[allow(clippy::large_enum_variant, reason = "nearly all of them are jobs")]
+/// What a worker does next.
 enum NextJob {
     Delivery(DeliveryJob, Handler),
     Wait(WaitJob),

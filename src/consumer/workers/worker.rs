@@ -1,4 +1,4 @@
-//! What one worker thread does: take work from the pool, run the handler, sleep short waits.
+//! One worker thread: takes work from the pool, runs the handler, and sleeps short waits.
 
 use super::{DeliveryJob, NextJob, PoolShared, Reporter, WorkerContext, WorkerEvent};
 use crate::consumer::Control;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl PoolShared {
-    /// A worker's life.
+    /// Works until the pool is closed, or has more threads than permits and no work for this one.
     pub(super) fn run(&self) {
         let mut state = self.state.lock();
         state.starting -= 1;
@@ -34,6 +34,7 @@ impl PoolShared {
                     }
                     state = self.state.lock();
                 }
+                // Surplus threads end: they were spawned for waits.
                 None if state.closed || state.threads > self.context.concurrency => break,
                 None => {
                     state.idle += 1;
@@ -47,6 +48,7 @@ impl PoolShared {
         }
         state.threads -= 1;
         let last = state.closed && state.threads == 0;
+        // The handler is dropped with the lock released: dropping it runs user code.
         let handler = state.handler.take_if(|_| last);
         drop(state);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(handler))) {
@@ -55,13 +57,14 @@ impl PoolShared {
         }
     }
 
-    /// Runs the handler, reports the decision, and sleeps the wait if it is a short one.
+    /// Runs the handler, reports the decision, and sleeps a short wait.
     fn serve(&self, job: DeliveryJob, handler: &Handler) {
         let DeliveryJob {
             delivery,
             tracked,
             reporter,
         } = job;
+        // Rule 3: the delivery was requeued by the broker when its channel ended.
         if !reporter.generation.is_live() {
             self.release_permit();
             return;
@@ -87,7 +90,8 @@ impl PoolShared {
         } = &self.context;
         let mut guard = in_flight.begin(&tracked, queue, metrics, attempt);
         let begin = clock.now();
-        // The handler catches the user's panics; this is for one of our own, which must not cost the delivery either.
+        // The handler catches the user's panics. This catches the library's own: Rule 18, a
+        // delivery is never lost to a panic.
         let verdict = with_current_handler(&tracked, control, || {
             catch_unwind(AssertUnwindSafe(|| handler(&opened)))
         })
@@ -97,6 +101,7 @@ impl PoolShared {
         });
         let ran = !matches!(verdict, Verdict::Undecodable { .. });
         guard.handler_time = ran.then(|| clock.now().saturating_duration_since(begin));
+        // Measured after the handler: a message may grow too old while it is handled.
         let age = opened.envelope.age(clock.epoch_millis());
         drop(opened);
         let decision = decide(
@@ -112,6 +117,7 @@ impl PoolShared {
             }
             _ => None,
         };
+        // Set before the permit is released, so that a drain does not count it as running.
         if wait.is_some() {
             tracked.set_waiting(true);
         }
@@ -129,6 +135,7 @@ impl PoolShared {
         }
     }
 
+    /// Sleeps until `until`, then reports `then`. Ends silently with the waits of its generation.
     fn wait(&self, tag: u64, until: Instant, then: WorkerEvent, reporter: &Reporter) {
         let timer = self.context.clock.at(until);
         let over = reporter.generation.waits_over();
@@ -146,6 +153,7 @@ impl PoolShared {
         }
     }
 
+    /// Applies jitter to `delay` and caps it.
     fn capped_delay(&self, delay: Duration) -> Duration {
         let WorkerContext {
             policy,
@@ -162,6 +170,7 @@ impl PoolShared {
         wait.min(*longest_wait)
     }
 
+    /// Returns the permit of this worker.
     fn release_permit(&self) {
         let mut state = self.state.lock();
         state.running -= 1;

@@ -1,7 +1,9 @@
-//! The states of one delivery: a pure function from state and event to the next state and what to do.
+//! The state machine of one delivery: a pure function from state and event to the next state and an
+//! effect.
 //!
-//! The consumer thread is the only one that applies it. A delivery gets at most one settlement, an acknowledgement only
-//! after its handler accepted or its copy was confirmed and not returned, and nothing at all once its channel has died.
+//! Only the consumer thread applies it. A delivery is settled at most once. It is acknowledged only
+//! after its handler accepted it or its copy was confirmed and not returned. Nothing is written for
+//! it once its channel has died.
 
 use crate::message::publish::error::{PublishResult, UnknownCause};
 use crate::metrics::HandBackReason;
@@ -13,22 +15,24 @@ use std::time::Duration;
 pub(crate) enum Target {
     /// The rung of that delay.
     Rung(Duration),
-    /// Back to the queue that it came from.
+    /// The queue it came from.
     Source,
     DeadLetter,
     Parked,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The state of a delivery.
 pub(crate) enum DeliveryState {
-    /// With the workers: received and not started, or its handler runs. They know which.
+    /// With the workers, unstarted or running.
     Handed,
-    /// It is being asked whether its rung exists; `rechecked` when it has been waiting in the consumer meanwhile.
+    /// A check whether its rung exists is under way; `rechecked` when it was already waiting in the
+    /// consumer.
     Checking {
         delay: Duration,
         rechecked: bool,
     },
-    /// Waits in the consumer; for a rung that is missing when there is one.
+    /// Waits in the consumer, in place of `missing_rung` if there is one.
     Waiting {
         missing_rung: Option<Duration>,
     },
@@ -37,38 +41,38 @@ pub(crate) enum DeliveryState {
         target: Target,
         second_try: bool,
     },
-    /// The queue that a set-aside copy came back from is being declared again.
+    /// The queue that returned a dead-letter or parked copy is being declared again.
     Redeclaring {
         target: Target,
     },
-    /// Will be handed back when its pause is over.
+    /// Is requeued when its pause is over.
     Held {
         reason: HandBackReason,
     },
     Ended(DeliveryEnd),
 }
 
-/// How a delivery ended. Whatever comes later for it is ignored.
+/// How a delivery ended. Later events are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum DeliveryEnd {
     Acked,
-    /// Handed back: it will be redelivered with its attempt unchanged.
+    /// Requeued; it is redelivered with its attempt unchanged.
     Nacked,
-    /// Rejected for good, because it could not be set aside.
+    /// Rejected, because it could not be set aside.
     Rejected,
-    /// Handed back without having been started.
+    /// Requeued without having been started.
     Returned,
-    /// Its channel is gone: the broker has it back by itself.
+    /// Its channel is gone, and the broker has requeued it.
     Stale,
-    /// Unsettled at the deadline: the broker gets it back with the channel.
+    /// Unsettled at the deadline; the broker requeues it when the channel closes.
     Stranded,
 }
 
-/// How it went to declare a queue again.
+/// How declaring a queue again ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Redeclared {
     Done,
-    /// The broker will not have it (403, 406).
+    /// The broker refused it (403, 406).
     Refused,
     /// The queue exists on a cluster node that is down (404).
     NodeDown,
@@ -76,35 +80,38 @@ pub(crate) enum Redeclared {
 }
 
 #[derive(Clone, Debug, PartialEq)]
+/// What happens to a delivery.
 pub(crate) enum Event<'a> {
     Decided(&'a Decision),
     RungThere,
     RungMissing,
-    /// A wait for a missing rung asks for it again.
+    /// A wait for a missing rung is interrupted to check for the rung again.
     RecheckRung,
     WaitOver,
     Copied(&'a PublishResult),
     Redeclared(Redeclared),
     PauseOver,
-    /// No worker had started it, and none will.
+    /// It was unstarted and has been taken from the workers.
     TakenBack,
-    /// The channel will close: waits end, and nothing new starts.
+    /// The channel is going to close: waits end, and nothing new starts.
     DrainBegan,
     Died,
     DeadlinePassed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// What the consumer thread does after a transition.
 pub(crate) enum Effect {
     Nothing,
+    /// Check whether the rung of that delay exists.
     Check(Duration),
-    /// Wait in a worker's thread for the rung's delay.
+    /// Wait in a worker for the rung's delay.
     WaitForRung(Duration),
-    /// Go on with the wait that was interrupted by asking.
+    /// Resume the wait that a check interrupted.
     ResumeWait,
     Copy(Target),
     Redeclare(Target),
-    /// Hand back after the pause that the target's pace says.
+    /// Requeue after the pause of that target.
     Pause(Target),
     Ack,
     Nack,
@@ -112,30 +119,32 @@ pub(crate) enum Effect {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The metric that a transition counts.
 pub(crate) enum Count {
     RungMissing,
     SetAsideFailed(Target),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The result of applying an event.
 pub(crate) struct Transition {
     pub(crate) next: DeliveryState,
     pub(crate) effect: Effect,
     pub(crate) count: Option<Count>,
 }
 
-/// What holds for the consumer when an event comes.
+/// What holds for the consumer at the time of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Circumstances {
     pub(crate) draining: bool,
-    /// Whether the rung of a long retry is known to exist.
+    /// Whether the rung of a retry is known to exist.
     pub(crate) rung_known: bool,
-    /// A message that cannot be set aside is handed back rather than rejected.
+    /// Requeue a message that cannot be set aside, rather than reject it.
     pub(crate) never_reject: bool,
 }
 
 impl DeliveryState {
-    /// The next state, and what to do.
+    /// Returns the next state and the effect.
     pub(crate) fn step(self, event: &Event<'_>, circumstances: Circumstances) -> Transition {
         let unchanged = to(self, Effect::Nothing);
         match (self, event) {
@@ -221,6 +230,7 @@ impl DeliveryState {
     }
 }
 
+/// The handler has answered.
 fn decided(decision: &Decision, circumstances: Circumstances) -> Transition {
     match *decision {
         Decision::Ack => ended(DeliveryEnd::Acked, Effect::Ack),
@@ -245,6 +255,7 @@ fn decided(decision: &Decision, circumstances: Circumstances) -> Transition {
     }
 }
 
+/// The publisher has answered.
 fn copied(
     target: Target,
     second_try: bool,
@@ -283,6 +294,7 @@ fn copied(
     }
 }
 
+/// The message cannot be set aside.
 fn set_aside_failed(target: Target, circumstances: Circumstances) -> Transition {
     if circumstances.never_reject {
         hold(target, HandBackReason::Unroutable, circumstances)
@@ -291,6 +303,7 @@ fn set_aside_failed(target: Target, circumstances: Circumstances) -> Transition 
     }
 }
 
+/// Requeues after a pause; during a drain immediately.
 fn hold(target: Target, reason: HandBackReason, circumstances: Circumstances) -> Transition {
     if circumstances.draining {
         ended(DeliveryEnd::Nacked, Effect::Nack)

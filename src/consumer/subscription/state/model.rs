@@ -1,8 +1,8 @@
-//! Walks every interleaving of delivery states, drain steps and the loss of the channel, for two deliveries.
+//! Explores every interleaving of worker reports, replies, drain and loss for two deliveries.
 //!
-//! The world around the unsettled is modelled as freely as it really is: workers take what they may, handlers answer anything,
-//! copies end in every way, requests get every answer, a report can still be under way when a drain begins, and at any
-//! moment a drain may begin, its deadline pass, or the channel die.
+//! The surroundings are as free as in production: workers take any delivery, handlers give any
+//! answer, copies and requests end in every way, a report may be under way when a drain begins, and
+//! at any moment a drain may begin, its deadline may pass, or the channel may die.
 
 use super::*;
 use crate::metrics::Outcome;
@@ -12,8 +12,9 @@ const RUNG: Duration = Duration::from_secs(40);
 const DELIVERIES: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// What a worker does with the delivery.
 enum Worker {
-    /// Nobody has taken the delivery yet.
+    /// No worker has taken the delivery yet.
     NotStarted,
     Running,
     Waiting,
@@ -22,14 +23,14 @@ enum Worker {
     Done,
 }
 
-/// Everything there is to know about one delivery, inside and outside the unsettled.
+/// One delivery, inside the ledger and outside of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Tracked {
     state: DeliveryState,
     worker: Worker,
-    /// With the publisher.
+    /// The copy that is with the publisher.
     copy: Option<Target>,
-    /// Asked of the broker: about a rung, or to declare a queue.
+    /// The request that is with the admin threads.
     request: Option<AdminRequest>,
     settled: Option<Effect>,
     accepted: bool,
@@ -51,6 +52,7 @@ enum Phase {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The state of the model.
 struct World {
     deliveries: [Tracked; DELIVERIES],
     phase: Phase,
@@ -85,7 +87,7 @@ impl World {
             .all(|tracked| matches!(tracked.state, DeliveryState::Ended(_)))
     }
 
-    /// Every world that can come next.
+    /// All worlds that can follow this one.
     fn successors(&self, options: Options) -> Vec<World> {
         let mut next = Vec::new();
         for index in 0..DELIVERIES {
@@ -115,6 +117,7 @@ impl World {
         next
     }
 
+    /// Ends every delivery with `event`.
     fn end_all(&self, event: &Event<'_>, options: Options) -> World {
         let mut over = *self;
         over.phase = Phase::Over;
@@ -125,7 +128,7 @@ impl World {
         over
     }
 
-    /// What can be reported about one delivery now.
+    /// All events that can happen to one delivery now.
     fn delivery_events(&self, index: usize, options: Options) -> Vec<World> {
         let tracked = self.deliveries[index];
         let mut next = Vec::new();
@@ -208,7 +211,7 @@ impl World {
         next
     }
 
-    /// Applies an event as the consumer thread does, and checks all that must never be.
+    /// Applies an event as the consumer thread does, and asserts what must never happen.
     fn apply(&mut self, index: usize, event: &Event<'_>, options: Options) {
         let before = self.deliveries[index];
         let phase = self.phase;
@@ -315,7 +318,7 @@ fn decisions() -> [Decision; 7] {
     ]
 }
 
-/// All worlds that can be reached, with what can follow each.
+/// All reachable worlds, each with its successors.
 fn explore(options: Options) -> HashMap<World, Vec<World>> {
     let mut worlds = HashMap::new();
     let mut open = VecDeque::from([World::new()]);
@@ -330,7 +333,7 @@ fn explore(options: Options) -> HashMap<World, Vec<World>> {
     worlds
 }
 
-/// Whether following `successors` from `world` always ends: no world comes back to itself.
+/// Whether every path from `world` ends: no world follows itself.
 fn always_ends(
     world: World,
     worlds: &HashMap<World, Vec<World>>,
