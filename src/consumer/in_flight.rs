@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 
 /// A delivery that was handed to the workers.
 ///
-/// Shared by its worker, the consumer thread and callers of cancel and close. The flags carry no
-/// data of their own: each is stored with `Release` and read with `Acquire`, so that a reader sees
-/// what its writer did before. No flag is read together with another.
+/// Shared by its worker, the consumer thread and callers of cancel and close. The flags are
+/// independent of each other: each is stored with `Release` and read with `Acquire`, so that a
+/// reader also sees what its writer did before. A reader that comes a moment early reports the
+/// delivery as it was.
 #[derive(Debug, Default)]
 pub(crate) struct TrackedDelivery {
     /// Set once, by the worker that takes the delivery.
@@ -31,8 +32,8 @@ pub(crate) struct TrackedDelivery {
     stale: AtomicBool,
 }
 
-#[derive(Debug)]
 /// What is known once a handler has started.
+#[derive(Debug)]
 struct HandlerStart {
     opened: Arc<Opened>,
     at: Instant,
@@ -172,9 +173,12 @@ impl Drop for InFlightGuard {
     }
 }
 
+/// The delivery a handler runs for, and the inbox of its consumer.
+type CurrentHandler = (Arc<TrackedDelivery>, Sender<Control>);
+
 thread_local! {
     /// The delivery that this thread handles, and its consumer; `None` outside of a handler.
-    static CURRENT_HANDLER: RefCell<Option<(Arc<TrackedDelivery>, Sender<Control>)>> = const { RefCell::new(None) };
+    static CURRENT_HANDLER: RefCell<Option<CurrentHandler>> = const { RefCell::new(None) };
 }
 
 /// Runs `handle` with `delivery` as the current one of this thread.
@@ -195,7 +199,7 @@ pub(crate) struct DrainExclusion {
     in_handler: bool,
     /// The delivery and its consumer; `None` when no handler runs here, or when an outer call has
     /// excluded the delivery already and restores it.
-    excluded: Option<(Arc<TrackedDelivery>, Sender<Control>)>,
+    excluded: Option<CurrentHandler>,
 }
 
 impl DrainExclusion {
@@ -229,7 +233,7 @@ impl Drop for DrainExclusion {
 /// a drain itself.
 pub(crate) fn exclude_current_handler_from_drain() -> DrainExclusion {
     CURRENT_HANDLER.with_borrow(|current| {
-        let exclude = |(delivery, control): &(Arc<TrackedDelivery>, Sender<Control>)| {
+        let exclude = |(delivery, control): &CurrentHandler| {
             let first = !delivery.excluded.swap(true, Ordering::AcqRel);
             // A drain that is already waiting for this delivery checks again.
             let _ = control.send(Control::Wake);
@@ -268,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn stranded_is_what_runs_unless_it_waits_or_its_channel_is_gone() {
+    fn stranded_lists_running_deliveries_only() {
         let (in_flight, queue) = (InFlight::default(), Arc::from("q"));
         let deliveries = ["runs", "waits", "stale", "closes"].map(delivery);
         let metrics = Metrics::default();

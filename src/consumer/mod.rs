@@ -177,7 +177,7 @@ impl Consumer {
     /// Hands the consumer the link of a connection that is up again.
     pub(crate) fn recover(&self, uplink: Uplink) {
         *self.0.recovered.lock() = Some(uplink);
-        drop(self.0.control.send(Control::Wake));
+        let _ = self.0.control.send(Control::Wake);
     }
 
     /// Returns why this consumer does not do all of its work, if it does not.
@@ -189,7 +189,7 @@ impl Consumer {
         let unavailable = self.0.unavailable.lock();
         (!unavailable.is_empty()).then(|| {
             format!(
-                "gone or on a cluster node that is down: {}",
+                "missing or on a cluster node that is down: {}",
                 unavailable.join(", ")
             )
         })
@@ -221,7 +221,7 @@ impl Consumer {
         if let Some(generation) = &*self.0.generation.lock() {
             generation.drain();
         }
-        drop(self.0.control.send(Control::Stop(deadline)));
+        let _ = self.0.control.send(Control::Stop(deadline));
     }
 
     /// Waits until the drain has nothing left to wait for. Returns false at the deadline.

@@ -157,7 +157,7 @@ impl ConsumerThread {
             // A logger of the service may panic too. That must not end the consumer.
             let trouble = match ended.unwrap_or_else(|_| Err(self.panicked())) {
                 Ok(Ending::Drained(_)) => {
-                    info!("{}: consuming ended", self.settings.label);
+                    info!("{}: consumer stopped", self.settings.label);
                     return;
                 }
                 Ok(Ending::Died(failure)) => failure.to_string(),
@@ -166,7 +166,7 @@ impl ConsumerThread {
                 }
                 Err(error) => match self.started.take() {
                     Some(started) => {
-                        drop(started.send(Err(error)));
+                        let _ = started.send(Err(error));
                         return;
                     }
                     None => error.to_string(),
@@ -280,7 +280,7 @@ impl ConsumerThread {
         shared.running.store(true, Ordering::Release);
         services.metrics.subscribed(&Subscribed::new(queue));
         if let Some(started) = started.take() {
-            drop(started.send(Ok(())));
+            let _ = started.send(Ok(()));
         }
         let context = Context {
             settings,
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_without_an_answer_is_an_error_in_time_and_shows_as_what_it_is() {
+    fn unanswered_subscribe_times_out_and_shows_in_health() {
         let (connected, asked, release) = connected();
         let (policy, threshold) = (RetryPolicy::none(), Duration::ZERO);
         let consumer = ConsumerBuilder::new(&connected, "q".to_owned(), policy, threshold);

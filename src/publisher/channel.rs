@@ -1,4 +1,4 @@
-//! One confirm channel with what waits for it and what is in flight on it.
+//! One confirm channel: what waits to be written to it, and what is in flight on it.
 
 use super::confirms::OutstandingConfirms;
 use super::{PublishJob, Waiter};
@@ -9,27 +9,28 @@ use crate::transport::{Channel, Confirms, Failure, Gone};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// At most this many messages are in flight on one channel,
+/// Limit of messages in flight on one channel.
 const WINDOW: usize = 256;
-/// and at most this many bytes of bodies; a larger message goes alone.
+/// Limit of the bodies in flight on one channel, in bytes. A larger message is sent alone.
 const WINDOW_BYTES: usize = 32 * 1024 * 1024;
 
-/// How often a channel that refuses is replaced at most: a full queue refuses on every channel.
+/// The shortest time between two replacements of a channel that nacks: a full queue nacks on every
+/// channel.
 const REPLACE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A confirm channel that is ready for use.
+/// An open channel in confirm mode.
 #[derive(Debug)]
 pub(super) struct ConfirmChannel {
     pub(super) channel: Box<dyn Channel>,
     pub(super) confirms: Box<dyn Confirms>,
 }
 
-/// The confirm channels of the publishing connection.
+/// Which of the publishing connection's confirm channels. Rule 5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChannelKind {
     /// Copies of consumed messages.
     Copies,
-    /// Callers' publishes to exchanges that are verified.
+    /// Callers' publishes to verified exchanges.
     Publishes,
     /// Callers' publishes to exchanges that are not verified yet.
     Unverified,
@@ -39,16 +40,23 @@ impl ChannelKind {
     pub(super) const ALL: [Self; 3] = [Self::Copies, Self::Publishes, Self::Unverified];
 }
 
-/// Copies go on one channel and callers' publishes on another: a caller's missing exchange closes its channel for everyone
-/// who uses it.
+/// A confirm channel with its queue and its window.
+///
+/// The queue outlives the channel: unwritten messages wait for the next one. Copies and callers'
+/// publishes never share a channel, because a publish to a missing exchange closes its channel for
+/// every message on it.
 pub(super) struct PublishChannel {
+    /// `None` while there is no connection, or the channel is being replaced.
     pub(super) open: Option<ConfirmChannel>,
     waiting: VecDeque<PublishJob>,
-    /// Copies whose channel the broker closed with a reply code: one of them is the reason, so each goes alone.
+    /// Copies in flight when the broker closed the channel with a reply code. One of them is the
+    /// cause, so each is written alone.
     retry_individually: VecDeque<PublishJob>,
+    /// The message in flight is one of `retry_individually`.
     individual_in_flight: bool,
-    /// Something was refused on the open channel.
+    /// Whether the open channel has nacked a message.
     nacked: bool,
+    /// When the channel was last replaced for a nack.
     replaced_at: Option<Instant>,
     outstanding: OutstandingConfirms<(Waiter, Instant)>,
     confirm_timeout: Duration,
@@ -70,7 +78,7 @@ impl PublishChannel {
         }
     }
 
-    /// A channel with one message in flight at a time.
+    /// A channel with a window of one message.
     pub(super) fn one_at_a_time(confirm_timeout: Duration) -> Self {
         Self {
             window: 1,
@@ -78,7 +86,7 @@ impl PublishChannel {
         }
     }
 
-    /// Takes the waiting jobs that `wanted` says, in order.
+    /// Takes the waiting jobs that match `wanted`, in order.
     pub(super) fn take(&mut self, wanted: impl Fn(&PublishJob) -> bool) -> VecDeque<PublishJob> {
         let (taken, kept) = self.waiting.drain(..).partition(wanted);
         self.waiting = kept;
@@ -97,12 +105,13 @@ impl PublishChannel {
         !self.waiting.is_empty() || !self.retry_individually.is_empty()
     }
 
-    /// Whether somebody waits for an answer. Nobody does for a entry's.
+    /// Whether an answer is awaited. A message that has timed out does not count.
     pub(super) fn has_outstanding(&self) -> bool {
         self.outstanding.len() > self.outstanding.timed_out().0
     }
 
-    /// Half the window without answers, or the one message that all others wait for: the channel is better given up.
+    /// Whether so many messages have timed out that the channel should be replaced: half the
+    /// window, or the one message that all others wait for. Rule 6.
     pub(super) fn too_many_timed_out(&self) -> bool {
         let (timed_out, bytes) = self.outstanding.timed_out();
         timed_out >= self.window.div_ceil(2)
@@ -110,8 +119,10 @@ impl PublishChannel {
             || self.individual_in_flight && timed_out > 0
     }
 
-    /// Whether the next message had better go on a new channel. RabbitMQ 3.10 goes on refusing on a channel whose publish
-    /// met the death of a quorum queue's leader, until that node is back, and on another channel it does not.
+    /// Whether the next message should go on a new channel.
+    ///
+    /// RabbitMQ 3.10 goes on nacking on a channel that had a publish in flight when the leader of
+    /// its quorum queue died, until that node is back. Other channels are not affected.
     pub(super) fn needs_new_channel(&self) -> bool {
         self.nacked
             && self.has_waiting()
@@ -121,7 +132,7 @@ impl PublishChannel {
                 .is_none_or(|at| at.elapsed() >= REPLACE_INTERVAL)
     }
 
-    /// Gives up the channel, on kind nobody waits for an answer.
+    /// Drops a channel on which no answer is awaited.
     pub(super) fn discard_channel(&mut self) {
         self.take_outstanding();
         self.nacked = false;
@@ -138,12 +149,13 @@ impl PublishChannel {
         self.outstanding.next_limit()
     }
 
-    /// While the broker has blocked the connection no confirm can be expected.
+    /// Moves every limit, because no confirm arrives while the broker blocks the connection.
     pub(super) fn postpone(&mut self, by: Duration) {
         self.outstanding.postpone(by);
     }
 
-    /// Writes what may be written. `Err` when the channel did not take it; without a channel everything stays.
+    /// Writes as much as the window allows. `Err` when the channel failed; without a channel
+    /// everything stays queued.
     pub(super) fn write(&mut self) -> Result<(), Failure> {
         let Some(open) = self.open.take() else {
             return Ok(());
@@ -169,7 +181,8 @@ impl PublishChannel {
         Ok(())
     }
 
-    /// Whether the next copy's own connection is silent: it is not written until that has spoken again, or has died.
+    /// Whether the next copy's consuming connection is silent. Rule 3: the copy waits until that
+    /// connection is heard again or is dead.
     pub(super) fn waits_for_consuming_link(&self) -> bool {
         let next = self.retry_individually.front().or(self.waiting.front());
         next.is_some_and(|job| match &job.waiter {
@@ -178,11 +191,13 @@ impl PublishChannel {
         })
     }
 
+    /// Takes the next job that fits the window.
     fn next_job(&mut self) -> Option<PublishJob> {
         if self.individual_in_flight && !self.outstanding.is_empty() {
             return None;
         }
         self.individual_in_flight = false;
+        // The one that closes its channel while it is alone is the cause.
         if !self.retry_individually.is_empty() {
             if !self.outstanding.is_empty() {
                 return None;
@@ -200,13 +215,13 @@ impl PublishChannel {
         }
     }
 
-    /// Takes in what the broker answered; each answer goes to its waiter through `answered`.
+    /// Reads confirms and returns, and passes each result to `answered`.
     pub(super) fn receive(
         &mut self,
         answered: &mut dyn FnMut(Waiter, Instant, PublishResult, Outgoing),
     ) -> ChannelStatus {
         let Some(open) = &self.open else {
-            return ChannelStatus::Nothing;
+            return ChannelStatus::Open;
         };
         let mut confirms = Vec::new();
         let gone = loop {
@@ -216,6 +231,8 @@ impl PublishChannel {
                 Err(Gone) => break true,
             }
         };
+        // Rule 4: the broker sends a return before the confirm of its message. So the returns of
+        // the confirms read above have arrived by now, and are marked before those confirms count.
         let mut stray = false;
         while let Some(returned) = open.confirms.next_return() {
             stray |= !self.outstanding.mark_returned(&returned);
@@ -229,21 +246,24 @@ impl PublishChannel {
         match (gone, stray) {
             (true, _) => ChannelStatus::Gone,
             (false, true) => ChannelStatus::StrayReturn,
-            (false, false) => ChannelStatus::Nothing,
+            (false, false) => ChannelStatus::Open,
         }
     }
 
-    /// Those whose limit has passed.
+    /// Takes the waiters whose limit has passed.
     pub(super) fn expire(&mut self) -> Vec<(Waiter, Instant)> {
         self.outstanding.expire(monotonic())
     }
 
-    /// The broker closed the channel over one of the messages in flight. A single one is the culprit and is returned;
-    /// several copies are tried again, one at a time, and of several callers' publishes nobody knows. A entry counts: it may
-    /// be the culprit too.
+    /// Ends the messages in flight after the broker closed the channel over one of them.
+    ///
+    /// A single message is the cause, and its result says so. Of several, copies are written again,
+    /// one at a time; callers' publishes are unknown. A message that has timed out counts, since it
+    /// may be the cause.
     pub(super) fn channel_closed(&mut self, text: &str) -> Vec<(Waiter, Instant, PublishResult)> {
         self.open = None;
         self.individual_in_flight = false;
+        // Timed-out messages are counted here, but are no longer in the iteration below.
         let alone = self.outstanding.len() == 1;
         let mut ended = Vec::new();
         for ((waiter, since), message) in self.outstanding.take() {
@@ -267,7 +287,7 @@ impl PublishChannel {
         ended
     }
 
-    /// Nothing in flight will be answered any more.
+    /// Takes every message in flight: none will be answered.
     pub(super) fn take_outstanding(&mut self) -> Vec<(Waiter, Instant)> {
         self.open = None;
         self.individual_in_flight = false;
@@ -278,7 +298,7 @@ impl PublishChannel {
             .collect()
     }
 
-    /// Takes out of the queue what `give_up` says; nothing of it was ever written.
+    /// Removes the unwritten messages that `give_up` selects.
     pub(super) fn withdraw(&mut self, mut give_up: impl FnMut(&Waiter) -> bool) -> Vec<Waiter> {
         let mut withdrawn = Vec::new();
         for queue in [&mut self.retry_individually, &mut self.waiting] {
@@ -291,17 +311,18 @@ impl PublishChannel {
     }
 }
 
-/// What a look at the channel brought, beside answers.
+/// The state of a channel after reading from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChannelStatus {
-    Nothing,
-    /// A return that matches no message in flight: the channel's bookkeeping cannot be trusted any more.
+    Open,
+    /// A return matched no message in flight, so the bookkeeping of the channel is not reliable.
     StrayReturn,
+    /// It has ended.
     Gone,
 }
 
-/// Just before the write: the copy of a dead generation would double a message that the broker already has back, and a
-/// caller may have given up.
+/// Whether a message may still be written. A copy of a dead generation would duplicate a message
+/// that the broker has requeued, and a caller may have given up.
 fn is_wanted(waiter: &Waiter) -> bool {
     match waiter {
         Waiter::Consumer { generation, .. } => generation.is_live(),
@@ -386,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_message_is_to_blame_for_the_end_of_its_channel_and_several_are_tried_alone() {
+    fn single_message_causes_close_and_several_are_retried_alone() {
         let mut fixture = Fixture::new(Duration::from_secs(10));
         fixture.write(1);
         let ended = fixture.channel.channel_closed("403");
@@ -408,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_beside_a_ghost_is_not_to_blame() {
+    fn message_beside_a_timed_out_one_is_not_the_cause() {
         let mut fixture = Fixture::new(Duration::ZERO);
         fixture.write(1);
         assert_eq!(fixture.channel.expire().len(), 1);
@@ -418,8 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_that_has_refused_needs_new_channel_once_nothing_is_outstanding_and_not_again_at_once()
-     {
+    fn nacking_channel_is_replaced_when_idle_and_not_too_often() {
         let mut fixture = Fixture::new(Duration::from_secs(10));
         fixture.write(1);
         fixture.write(2);

@@ -1,4 +1,4 @@
-//! ChannelKind message on a confirm channel got kind answer. Pure: it is told what happened and does nothing itself.
+//! Matches confirms and returns to the messages of one confirm channel. Pure.
 
 use crate::message::delivery::{Outgoing, Returned};
 use crate::message::publish::error::PublishResult;
@@ -8,20 +8,24 @@ use std::time::{Duration, Instant};
 
 /// The messages written to one confirm channel and not answered yet.
 ///
-/// A message whose limit has passed becomes a entry: whoever waited was told, but its delivery tag is still taken until
-/// the broker answers, so it still counts here.
+/// A message whose limit has passed stays here without its waiter, since its delivery tag is taken
+/// until the broker answers. Such a message has timed out; a late answer only removes it. Rule 6.
 #[derive(Debug)]
 pub(super) struct OutstandingConfirms<T> {
     last_tag: u64,
-    messages: BTreeMap<u64, UnsettledDelivery<T>>,
+    /// By delivery tag.
+    messages: BTreeMap<u64, OutstandingMessage<T>>,
     bytes: usize,
 }
 
+/// A message without an answer.
 #[derive(Debug)]
-struct UnsettledDelivery<T> {
+struct OutstandingMessage<T> {
+    /// `None` once its limit has passed.
     waiter: Option<T>,
     message: Outgoing,
     limit: Instant,
+    /// The text of the return that matched it.
     returned: Option<String>,
 }
 
@@ -34,13 +38,13 @@ impl<T> OutstandingConfirms<T> {
         }
     }
 
-    /// Notes that `message` was written, as the next one on this channel.
+    /// Adds `message`, the next one written to this channel.
     pub(super) fn written(&mut self, message: Outgoing, limit: Instant, waiter: T) {
         self.last_tag += 1;
         self.bytes += message.body.len();
         self.messages.insert(
             self.last_tag,
-            UnsettledDelivery {
+            OutstandingMessage {
                 waiter: Some(waiter),
                 message,
                 limit,
@@ -57,12 +61,12 @@ impl<T> OutstandingConfirms<T> {
         self.messages.is_empty()
     }
 
-    /// The bodies that are outstanding, in bytes.
+    /// The size of the outstanding bodies, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many timed_out there are, and the bytes of their bodies.
+    /// How many messages have timed out, and the size of their bodies in bytes.
     pub(super) fn timed_out(&self) -> (usize, usize) {
         let timed_out = self.messages.values();
         timed_out
@@ -72,7 +76,7 @@ impl<T> OutstandingConfirms<T> {
             })
     }
 
-    /// The messages whose limit has passed, and that are no timed_out yet.
+    /// The messages whose limit has passed and whose waiter has not been told yet.
     pub(super) fn late(&self, now: Instant) -> impl Iterator<Item = &Outgoing> {
         let entries = self.messages.values();
         entries
@@ -80,8 +84,9 @@ impl<T> OutstandingConfirms<T> {
             .map(|entry| &entry.message)
     }
 
-    /// Marks every message that `returned` may be. Marking too many costs a duplicate, too few would lose a message;
-    /// false when it matches none at all.
+    /// Marks every message that `returned` may refer to; false when there is none.
+    ///
+    /// Rule 4: marking too many costs a duplicate, marking too few would lose a message.
     pub(super) fn mark_returned(&mut self, returned: &Returned) -> bool {
         let mut matched = false;
         for entry in self.messages.values_mut() {
@@ -98,7 +103,7 @@ impl<T> OutstandingConfirms<T> {
         matched
     }
 
-    /// The waiters that `confirm` answers. Every return that came before it must have been marked.
+    /// Removes the messages that `confirm` answers. Returns read before it must have been marked.
     pub(super) fn confirm(&mut self, confirm: Confirm) -> Vec<(T, Outgoing, PublishResult)> {
         let first = if confirm.multiple { 0 } else { confirm.tag };
         let tags: Vec<u64> = self
@@ -122,7 +127,7 @@ impl<T> OutstandingConfirms<T> {
         answered
     }
 
-    /// The waiters whose limit has passed; their messages become timed_out.
+    /// Takes the waiters whose limit has passed; their messages have timed out.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<T> {
         let late = self
             .messages
@@ -131,7 +136,7 @@ impl<T> OutstandingConfirms<T> {
         late.filter_map(|entry| entry.waiter.take()).collect()
     }
 
-    /// When the next limit passes.
+    /// The next limit that passes.
     pub(super) fn next_limit(&self) -> Option<Instant> {
         self.messages
             .values()
@@ -140,14 +145,15 @@ impl<T> OutstandingConfirms<T> {
             .min()
     }
 
-    /// Moves every limit: while the broker has blocked the connection the clocks of the confirms stand still.
+    /// Moves every limit by the time the connection was blocked.
     pub(super) fn postpone(&mut self, by: Duration) {
         for entry in self.messages.values_mut() {
             entry.limit = entry.limit.checked_add(by).unwrap_or(entry.limit);
         }
     }
 
-    /// Everything that will get no answer any more, oldest first, and a fresh start: the channel is gone.
+    /// Takes the messages that were awaited, oldest first, and starts over at the first tag: the
+    /// channel is gone.
     pub(super) fn take(&mut self) -> Vec<(T, Outgoing)> {
         let taken = std::mem::replace(self, Self::new());
         taken
@@ -157,7 +163,7 @@ impl<T> OutstandingConfirms<T> {
             .collect()
     }
 
-    fn remove(&mut self, tag: u64) -> Option<UnsettledDelivery<T>> {
+    fn remove(&mut self, tag: u64) -> Option<OutstandingMessage<T>> {
         let entry = self.messages.remove(&tag)?;
         self.bytes -= entry.message.body.len();
         Some(entry)
@@ -226,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_multiple_confirm_answers_all_below_it_and_keeps_returns_apart() {
+    fn multiple_confirm_answers_all_below_and_keeps_returns() {
         let mut outstanding = outstanding(&["a", "b", "c", "d"]);
         assert!(outstanding.mark_returned(&returned("b", "q")));
         let answers = answers(&mut outstanding, ack(3, true));
@@ -245,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nack_is_never_taken_for_an_ack() {
+    fn nack_is_not_an_ack() {
         let mut outstanding = outstanding(&["a", "b"]);
         let answers = answers(
             &mut outstanding,
@@ -265,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_return_marks_every_message_it_may_be() {
+    fn return_marks_every_possible_message() {
         let mut outstanding = outstanding(&["a", "a", "b"]);
         assert!(outstanding.mark_returned(&returned("a", "q")));
         let returned_count = outstanding
@@ -277,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_return_of_another_queue_or_id_matches_nothing() {
+    fn return_of_another_queue_or_id_matches_nothing() {
         let mut outstanding = outstanding(&["a"]);
         assert!(!outstanding.mark_returned(&returned("a", "other")));
         assert!(!outstanding.mark_returned(&returned("b", "q")));
@@ -288,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_answer_only_frees_the_ghost() {
+    fn late_answer_only_removes_the_timed_out_message() {
         let mut outstanding = outstanding(&["a", "b"]);
         assert_eq!(
             outstanding.expire(monotonic() + Duration::from_secs(11)),
@@ -302,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn confirms_out_of_order_and_repeated_answer_once() {
+    fn out_of_order_and_repeated_confirms_answer_once() {
         let mut outstanding = outstanding(&["a", "b", "c"]);
         assert_eq!(
             answers(&mut outstanding, ack(2, false)),

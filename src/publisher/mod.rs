@@ -1,7 +1,7 @@
-//! The one thread that publishes: many messages in flight, one answer each.
+//! The publisher: one thread that owns the publishing connection and keeps many messages in flight.
 //!
-//! Workers never wait for it: a consumer thread hands a copy over and gets a [`CopyResult`] in its own channel. Only a
-//! caller of `publish` waits.
+//! A consumer thread hands a copy over and receives a [`CopyResult`] on its own channel. Only
+//! callers of `publish` wait.
 
 pub(crate) mod channel;
 pub(crate) mod confirms;
@@ -24,7 +24,7 @@ use reply::{Pending, Reply, reply};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How the metrics count a publish that ended so.
+/// The metric label of a result.
 fn publish_outcome(result: &PublishResult) -> PublishOutcome {
     match result {
         PublishResult::Confirmed => PublishOutcome::Confirmed,
@@ -36,39 +36,41 @@ fn publish_outcome(result: &PublishResult) -> PublishOutcome {
     }
 }
 
-/// The end of one copy, for the consumer thread that asked for it.
+/// The result of one copy, for the consumer thread that asked for it.
 #[derive(Debug)]
 pub(crate) struct CopyResult {
     pub(crate) tag: u64,
     pub(crate) result: PublishResult,
 }
 
-/// What the publisher works on.
+/// Messages to the publisher thread.
 enum PublisherCommand {
     Copy(PublishJob),
     Publish(PublishJob),
-    /// Look again at what waits: a drain has begun, or a generation has ended.
+    /// Check the waiting copies again: a drain has begun, or a generation has ended.
     Wake,
-    /// The broker is there: a lost link need not wait for the end of its pause.
+    /// The broker was reached: end the pause between two attempts to connect.
     ReconnectNow,
-    /// The link is there, or could not be made.
+    /// The connection is open, or opening it has failed.
     Opened(Result<connection::OpenedLink, String>),
     Notice {
         link: u64,
         notice: crate::link::LinkNotice,
     },
-    /// No more publishing: answer everything that waits, and close.
+    /// Answer everything that waits, and close.
     Stop {
         within: Duration,
     },
 }
 
+/// A message to be published, and where its result goes.
 struct PublishJob {
     message: Outgoing,
     since: Instant,
     waiter: Waiter,
 }
 
+/// Where the result of a message goes.
 enum Waiter {
     Consumer {
         tag: u64,
@@ -78,35 +80,39 @@ enum Waiter {
     Caller(Reply),
 }
 
-/// What publishing needs to know about its connection.
+/// The configuration and the shared views of the publisher.
 #[derive(Debug)]
 pub(crate) struct PublisherSettings {
     pub(crate) dialler: Arc<Dialler>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
+    /// Limit of the wait for a confirm.
     pub(crate) confirm_timeout: Duration,
+    /// Limit of a connection attempt and of opening a channel.
     pub(crate) connect_timeout: Duration,
-    /// Between attempts to make the link again.
+    /// Pauses between attempts to connect.
     pub(crate) backoff: Backoff,
+    /// Written by the publisher thread, read by health.
     pub(crate) view: Arc<Mutex<PublisherView>>,
+    /// Set around every step that may block in a write; read by the supervisor.
     pub(crate) writing: Arc<Mutex<Option<WriteInProgress>>>,
 }
 
-/// A write that is under way: it blocks for as long as the broker does not read.
+/// A write that may be blocked, for as long as the broker does not read.
 #[derive(Debug)]
 pub(crate) struct WriteInProgress {
     since: Instant,
     link: Arc<Link>,
 }
 
-/// What can be seen of the publishing side without asking it.
+/// What other threads see of the publisher.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PublisherView {
-    /// The broker does not read what is published, for this reason.
+    /// Why the broker has blocked publishing, if it has.
     pub(crate) blocked: Option<String>,
-    /// There is no link, for this reason.
+    /// Why there is no connection, if it was lost.
     pub(crate) down: Option<String>,
-    /// How many copies wait unwritten for that.
+    /// How many copies wait unwritten because of that.
     pub(crate) waiting: usize,
 }
 
@@ -116,6 +122,7 @@ impl PublisherView {
     }
 }
 
+/// The text for a connection that the broker has blocked.
 pub(crate) fn blocked_text(reason: &str) -> String {
     let text = "the broker has blocked this connection; publishing is paused";
     if reason.is_empty() {
@@ -125,7 +132,7 @@ pub(crate) fn blocked_text(reason: &str) -> String {
     }
 }
 
-/// The handle to the publisher thread.
+/// A handle of the publisher thread. Clones are the same publisher.
 #[derive(Clone)]
 pub(crate) struct Publisher {
     commands: Sender<PublisherCommand>,
@@ -139,7 +146,7 @@ impl std::fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// Starts the thread. The receiver becomes ready (disconnected) when the thread has ended.
+    /// Starts the thread. The signal is ready once the thread has ended.
     pub(crate) fn start(
         settings: PublisherSettings,
     ) -> Result<(Self, crate::link::OverSignal), SpawnError> {
@@ -149,7 +156,8 @@ impl Publisher {
         Ok((Self { commands, settings }, ended))
     }
 
-    /// Hands a copy over. Its answer comes to `answers`, unless its generation ends before it is written.
+    /// Hands a copy over. Its result is sent to `answers`, unless its generation ends before it is
+    /// written.
     pub(crate) fn copy(
         &self,
         message: Outgoing,
@@ -169,7 +177,7 @@ impl Publisher {
         }));
     }
 
-    /// Publishes and waits for the answer.
+    /// Publishes and waits for the result.
     pub(crate) fn publish(&self, message: Outgoing) -> PublishResult {
         let exchange = message.exchange.clone();
         let since = monotonic();
@@ -179,7 +187,7 @@ impl Publisher {
         result
     }
 
-    /// Publishes all of `messages`, many of them in flight at a time, and waits for every answer.
+    /// Publishes all of `messages`, with many in flight at a time, and waits for every result.
     pub(crate) fn publish_all(&self, messages: Vec<Outgoing>) -> Vec<PublishResult> {
         let since = monotonic();
         let pending: Vec<(String, Pending)> = messages
@@ -195,7 +203,7 @@ impl Publisher {
         pending.into_iter().map(finish).collect()
     }
 
-    /// A publish was declined before it came here.
+    /// Counts a publish that was declined before it came here.
     pub(crate) fn count_refused(&self, exchange: &str) {
         let refused = Published::new(exchange, PublishOutcome::Refused, Duration::ZERO);
         self.settings.metrics.published(&refused);
@@ -212,7 +220,7 @@ impl Publisher {
         pending
     }
 
-    /// When a caller gives up on a message that could not even be written.
+    /// When a caller gives up on a message that has not been written.
     fn give_up(&self, since: Instant) -> Option<Instant> {
         let PublisherSettings {
             confirm_timeout,
@@ -222,15 +230,18 @@ impl Publisher {
         since.checked_add(confirm_timeout.checked_add(*connect_timeout)?)
     }
 
-    /// Gives up a link whose socket has taken nothing for as long as a confirm may take, while a write waits for that: the
-    /// publisher, kind is stuck in the write, cannot do it.
+    /// Shuts down a connection whose write has made no progress for as long as a confirm may take.
+    ///
+    /// Called by the supervisor, since the publisher thread is stuck in that write.
     pub(crate) fn kill_stuck_link(&self) {
         let writing = self.settings.writing.lock();
         if let Some(WriteInProgress { since, link }) = &*writing {
             let limit = self.settings.confirm_timeout;
-            let moved = link.activity().last_write().elapsed();
-            if since.elapsed() >= limit && moved >= limit {
-                warn!("the broker takes nothing that is published: the connection is given up");
+            // Rule 6: progress is judged by the bytes moved; a large message may take long.
+            let stuck = since.elapsed().min(link.activity().last_write().elapsed());
+            if stuck >= limit {
+                let seconds = stuck.as_secs();
+                warn!("publish blocked for {seconds} s without progress; closing the connection");
                 link.kill();
             }
         }
@@ -240,17 +251,17 @@ impl Publisher {
         self.settings.view.lock().clone()
     }
 
-    /// Has the publisher look again at what waits unwritten.
+    /// Makes the publisher check its waiting copies again.
     pub(crate) fn wake(&self) {
         self.send(PublisherCommand::Wake);
     }
 
-    /// The broker has just been reached: a lost link is made again without waiting for the end of its pause.
+    /// Ends the pause between two attempts to connect; called when the broker was just reached.
     pub(crate) fn reconnect_now(&self) {
         self.send(PublisherCommand::ReconnectNow);
     }
 
-    /// Ends publishing: what waits is answered as not sent, what is in flight as unknown.
+    /// Ends publishing: unwritten messages are answered as not sent, those in flight as unknown.
     pub(crate) fn stop(&self, within: Duration) {
         self.send(PublisherCommand::Stop { within });
     }
@@ -267,10 +278,13 @@ impl Publisher {
 }
 
 impl Waiter {
+    /// Delivers the result.
     fn answer(self, result: PublishResult) {
-        // Whoever waited may be gone: then nobody needs the answer.
+        // The send fails once the subscription has ended, when no answer is needed any more.
         match self {
-            Self::Consumer { tag, answers, .. } => drop(answers.send(CopyResult { tag, result })),
+            Self::Consumer { tag, answers, .. } => {
+                let _ = answers.send(CopyResult { tag, result });
+            }
             Self::Caller(reply) => reply.answer(result),
         }
     }

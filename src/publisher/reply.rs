@@ -1,14 +1,17 @@
-//! How a caller of `publish` waits for its answer.
+//! How a caller of `publish` waits for its result.
 
 use crate::message::publish::error::{PublishResult, UnknownCause};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Shared by a caller and the publisher. It also decides between a caller that gives up and a publisher that writes:
-/// exactly one of them wins.
+/// Shared by a caller and the publisher.
+///
+/// The lock also decides the race between a caller that gives up and a publisher that is about to
+/// write: exactly one of them leaves `Queued`. Rule 19.
 #[derive(Debug)]
 struct ReplySlot {
+    /// Paired with `answered`, which is notified when it becomes `Answered`.
     state: Mutex<ReplyState>,
     answered: Condvar,
 }
@@ -17,7 +20,7 @@ struct ReplySlot {
 enum ReplyState {
     Queued,
     Written,
-    /// The caller gave up before it was written.
+    /// The caller gave up before the write.
     Withdrawn,
     Answered(PublishResult),
 }
@@ -26,10 +29,11 @@ enum ReplyState {
 #[derive(Debug)]
 pub(super) struct Pending(Arc<ReplySlot>);
 
-/// The publisher's end. Dropped without an answer it says that the answer is unknown.
+/// The publisher's end. Dropped without an answer, the result is unknown.
 #[derive(Debug)]
 pub(super) struct Reply(Arc<ReplySlot>);
 
+/// The two ends of one reply.
 pub(super) fn reply() -> (Reply, Pending) {
     let slot = Arc::new(ReplySlot {
         state: Mutex::new(ReplyState::Queued),
@@ -39,7 +43,7 @@ pub(super) fn reply() -> (Reply, Pending) {
 }
 
 impl Reply {
-    /// Called just before the write; false when the caller has given up.
+    /// Claims the message for the write. False when the caller has given up.
     pub(super) fn claim(&self) -> bool {
         let mut state = self.0.state.lock();
         let queued = matches!(*state, ReplyState::Queued);
@@ -49,6 +53,7 @@ impl Reply {
         queued
     }
 
+    /// Delivers the result.
     pub(super) fn answer(self, result: PublishResult) {
         self.put(result);
     }
@@ -70,8 +75,8 @@ impl Drop for Reply {
 }
 
 impl Pending {
-    /// Waits for the answer. What is not written by `give_up` will not be; once it is written the publisher bounds the
-    /// wait.
+    /// Waits for the result. A message that is not written by `give_up` never is; after the write
+    /// the publisher bounds the wait.
     pub(super) fn wait(self, give_up: Option<Instant>) -> PublishResult {
         let mut state = self.0.state.lock();
         loop {
@@ -97,7 +102,7 @@ mod tests {
     use crate::time::instant::monotonic;
 
     #[test]
-    fn an_answer_reaches_the_caller() {
+    fn answer_reaches_the_caller() {
         let (reply, pending) = reply();
         assert!(reply.claim());
         reply.answer(PublishResult::Confirmed);
@@ -105,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_has_given_up_is_not_written_for() {
+    fn withdrawn_publish_is_not_written() {
         let (reply, pending) = reply();
         let result = pending.wait(Some(monotonic()));
         assert!(matches!(result, PublishResult::NotSent(_)), "{result:?}");
@@ -113,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_is_dropped_is_an_answer_too() {
+    fn dropped_reply_is_an_unknown_result() {
         let (reply, pending) = reply();
         assert!(reply.claim());
         drop(reply);

@@ -1,33 +1,28 @@
-//! The publisher thread: owns the publishing link's channels, pipelines, and answers.
+//! The publisher thread: writes messages, matches confirms, and answers waiters.
+//!
+//! It owns the channels of the publishing connection. A write blocks for as long as the broker does
+//! not read, which the supervisor watches; its other calls to the broker have a limit.
 
 use super::channel::{ChannelKind, ChannelStatus, PublishChannel};
+use super::connection::LinkState;
 use super::{
     PublisherCommand, PublisherSettings, PublisherView, Waiter, WriteInProgress, blocked_text,
     publish_outcome,
 };
-use crate::link::{Backoff, Link, LinkNotice, Over, OverSignal};
+use crate::link::{Backoff, Over, OverSignal};
 use crate::message::publish::error::{PublishResult, UnknownCause};
 use crate::metrics::Published;
 use crate::time::deadline::Deadline;
 use crate::time::instant::monotonic;
 use crate::time::threads::{self, Role, SpawnError};
 use crossbeam_channel::{Receiver, Select, Sender};
-use log::{debug, warn};
+use log::debug;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often a connection that has fallen silent is looked at.
+/// How often a copy is reconsidered that waits for a silent consuming connection.
 const SILENCE_RECHECK: Duration = Duration::from_millis(200);
-
-pub(super) enum LinkState {
-    /// Not needed yet, or lost: the next message opens it, not before the instant.
-    Absent {
-        not_before: Option<Instant>,
-    },
-    Opening,
-    Ready(Arc<Link>),
-}
 
 pub(super) fn start(
     inbox: Receiver<PublisherCommand>,
@@ -65,19 +60,24 @@ pub(super) struct PublisherThread {
     pub(super) inbox: Receiver<PublisherCommand>,
     pub(super) commands: Sender<PublisherCommand>,
     pub(super) state: LinkState,
-    /// Counts the links, so that a late notice of an old one changes nothing.
+    /// The number of the present link; notices of earlier links are ignored.
     pub(super) number: u64,
     pub(super) backoff: Backoff,
     pub(super) opened_at: Instant,
-    /// Why there is no link although there was one: callers are refused until it is back.
+    /// Why the link was lost, until there is a new one. Callers are refused meanwhile.
     pub(super) down: Option<String>,
+    /// Why and since when the broker has blocked the connection.
     pub(super) blocked: Option<(String, Instant)>,
     pub(super) copies: PublishChannel,
     pub(super) publishes: PublishChannel,
-    /// Callers' publishes to an exchange that may not exist, or not be open to this user: that closes the channel, and must
-    /// cost nobody else anything. One at a time, until one has been answered.
+    /// Callers' publishes to exchanges that may not exist or not be open to this user.
+    ///
+    /// Such a publish closes its channel, so these are written one at a time, apart from all
+    /// others, until one to that exchange has been answered.
     pub(super) unverified: PublishChannel,
+    /// Exchanges to which a publish was answered, or not in time, on this link.
     pub(super) verified_exchanges: HashSet<String>,
+    /// The deadline of a stop.
     pub(super) stopping: Option<Deadline>,
 }
 
@@ -85,7 +85,8 @@ impl PublisherThread {
     fn run(&mut self) {
         loop {
             self.wait();
-            // Whoever was woken together hands over together: fewer and larger batches.
+            // Threads that were woken together hand over together, which makes fewer and larger
+            // batches.
             std::thread::yield_now();
             while let Ok(command) = self.inbox.try_recv() {
                 self.handle_command(command);
@@ -123,7 +124,7 @@ impl PublisherThread {
             .copies
             .waits_for_consuming_link()
             .then(|| monotonic() + SILENCE_RECHECK);
-        // While the broker has blocked the connection nothing happens at a copy's limit.
+        // Copies do not time out while the broker blocks the connection.
         let copies = self.copies.next_limit().filter(|_| self.blocked.is_none());
         let limits = [
             silence,
@@ -155,22 +156,7 @@ impl PublisherThread {
         }
     }
 
-    fn notice(&mut self, notice: LinkNotice) {
-        match notice {
-            LinkNotice::Blocked(reason) => {
-                warn!("{}", blocked_text(&reason));
-                self.refuse_callers(&blocked_text(&reason));
-                self.blocked = Some((reason, monotonic()));
-            }
-            LinkNotice::Unblocked => {
-                if let Some((_, since)) = self.blocked.take() {
-                    self.copies.postpone(since.elapsed());
-                }
-            }
-            LinkNotice::Gone(reason) => self.lost(&reason),
-        }
-    }
-
+    /// Answers callers' unwritten messages as not sent.
     pub(super) fn refuse_callers(&mut self, reason: &str) {
         let waiting = self.publishes.withdraw(|_| true).into_iter();
         for waiter in waiting.chain(self.unverified.withdraw(|_| true)) {
@@ -182,9 +168,9 @@ impl PublisherThread {
     pub(super) fn receive(&mut self) {
         for kind in ChannelKind::ALL {
             match self.receive_on(kind) {
-                ChannelStatus::Nothing => {}
+                ChannelStatus::Open => {}
                 ChannelStatus::StrayReturn => {
-                    self.replace_channel(kind, "a return that matches nothing came")
+                    self.replace_channel(kind, "a return matched no message in flight")
                 }
                 ChannelStatus::Gone => self.channel_gone(kind, None),
             }
@@ -207,7 +193,8 @@ impl PublisherThread {
         received
     }
 
-    /// An answer came, so that publishing there closes no channel: what waits for that exchange may go with the rest.
+    /// Marks an exchange as verified: publishing to it was answered and closes no channel. Its
+    /// waiting messages move to the common channel.
     fn verify(&mut self, exchange: String) {
         for job in self.unverified.take(|job| job.message.exchange == exchange) {
             self.publishes.push(job);
@@ -215,19 +202,20 @@ impl PublisherThread {
         self.verified_exchanges.insert(exchange);
     }
 
+    /// Answers the messages whose limit has passed.
     fn expire(&mut self) {
         let mut late = self.publishes.expire();
         if self.blocked.is_none() {
             late.extend(self.copies.expire());
-            // Whatever holds up the answer, the broker would have closed the channel long ago: the next to that exchange need
-            // not wait for each other.
+            // The broker would have closed the channel by now if the exchange were missing, so
+            // later messages to it need not be written one at a time.
             if let Some(exchange) = self.unverified.timed_out_exchange() {
                 self.verify(exchange);
             }
         }
         late.extend(self.unverified.expire());
-        // A link that has said nothing since they were written is given up before their messages go back: what is still
-        // under way must not arrive after that.
+        // Rule 6: a silent link is shut down before the messages are requeued, so that nothing
+        // still under way reaches the broker afterwards.
         if let LinkState::Ready(link) = &self.state
             && !late.is_empty()
             && self.blocked.is_none()
@@ -238,14 +226,15 @@ impl PublisherThread {
         for (waiter, since) in late {
             self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Timeout));
         }
-        // A broker that reads nothing does not answer the close of a channel either.
+        // While blocked, the broker does not answer the close of a channel either.
         for kind in ChannelKind::ALL {
             if self.blocked.is_none() && self.channel(kind).too_many_timed_out() {
-                self.replace_channel(kind, "too many publishes have had no answer");
+                self.replace_channel(kind, "too many publishes timed out");
             }
         }
     }
 
+    /// Writes what may be written, and opens the connection when it is needed.
     fn write(&mut self) {
         self.withdraw_for_drains();
         if !self.is_needed() {
@@ -262,14 +251,14 @@ impl PublisherThread {
             LinkState::Ready(_) => {
                 for kind in ChannelKind::ALL {
                     if self.channel(kind).needs_new_channel() {
-                        debug!("a publishing channel that has refused a message is replaced");
+                        debug!("replacing a publishing channel that has nacked a message");
                         self.channel(kind).discard_channel();
                         self.reopen(kind);
                     }
-                    // Again on the new channel: nothing else may come that would wake this thread.
+                    // Written again on the new channel: nothing else may come to wake this thread.
                     while let Err(failure) = self.channel(kind).write() {
-                        debug!("a publish was not taken: {failure}");
-                        // What was confirmed meanwhile is neither unknown nor to be tried again.
+                        debug!("publish failed: {failure}");
+                        // What was confirmed meanwhile is neither unknown nor to be written again.
                         self.receive_on(kind);
                         self.channel_gone(kind, Some(failure));
                     }
@@ -278,7 +267,7 @@ impl PublisherThread {
         }
     }
 
-    /// Does what may block while the broker does not read, so that others can see that it does.
+    /// Runs a step that may block in a write, and shows it to the supervisor meanwhile.
     fn with_write_watch(&mut self, work: fn(&mut Self)) {
         if let LinkState::Ready(link) = &self.state {
             *self.settings.writing.lock() = Some(WriteInProgress {
@@ -290,8 +279,11 @@ impl PublisherThread {
         self.settings.writing.lock().take();
     }
 
-    /// A drain does not wait for a link that was lost or is blocked: its copies were never written, so their messages go
-    /// back. One that was not needed so far is opened for it.
+    /// Withdraws copies that a drain must not wait for.
+    ///
+    /// Rule 13: a drain does not wait for a connection that is lost or blocked, so its unwritten
+    /// copies are given up and their messages requeued. A connection that was not needed so far is
+    /// opened for a drain.
     fn withdraw_for_drains(&mut self) {
         let ready = self.blocked.is_none() && self.down.is_none();
         let withdrawn = self.copies.withdraw(|waiter| match waiter {
@@ -307,6 +299,7 @@ impl PublisherThread {
         }
     }
 
+    /// Delivers a result, and counts that of a copy.
     pub(super) fn answer(&self, waiter: Waiter, since: Instant, result: PublishResult) {
         if matches!(waiter, Waiter::Consumer { .. }) {
             self.settings.metrics.published(&Published::new(
@@ -326,7 +319,7 @@ impl PublisherThread {
             .or_else(|| Some(format!("the connection is down: {}", self.down.as_ref()?)))
     }
 
-    /// Lets others see what they cannot ask for.
+    /// Updates the view of other threads.
     fn publish_view(&self) {
         let mut view = self.settings.view.lock();
         if self.blocked.is_none() && self.down.is_none() && view.is_ready() {
@@ -339,7 +332,7 @@ impl PublisherThread {
         };
     }
 
-    /// A link that was lost is made again even when nothing waits for it.
+    /// Whether a connection is wanted. A lost one is replaced even when no message waits.
     fn is_needed(&self) -> bool {
         self.has_waiting() || self.down.is_some()
     }
@@ -348,6 +341,7 @@ impl PublisherThread {
         self.copies.has_waiting() || self.publishes.has_waiting() || self.unverified.has_waiting()
     }
 
+    /// Whether the thread may end after a stop.
     fn is_finished(&self) -> bool {
         let idle = !self.has_waiting()
             && !self.copies.has_outstanding()
@@ -357,10 +351,11 @@ impl PublisherThread {
             .is_some_and(|deadline| idle || deadline.has_passed())
     }
 
+    /// Answers everything that is left, and closes the connection.
     fn end(&mut self) {
         let closed = "the connection was closed";
         if let (LinkState::Ready(link), Some(_)) = (&self.state, &self.blocked) {
-            // A broker that does not read answers no polite close either.
+            // While blocked, the broker does not answer a close either.
             link.kill();
         }
         for kind in ChannelKind::ALL {

@@ -64,7 +64,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_run_from_the_bottom_is_one_frame() {
+    fn run_from_lowest_tag_is_one_frame() {
         let mut acks = Acks::default();
         (1..=5).for_each(|tag| acks.delivered(tag));
         [2, 1, 3, 5].into_iter().for_each(|tag| acks.ack(tag));
@@ -113,32 +113,48 @@ mod tests {
         /// A model of the broker: every frame names an unsettled tag and settles only what may be
         /// settled.
         #[test]
-        fn the_broker_sees_each_delivery_settled_once(actions in prop::collection::vec(action(), 0..200)) {
+        fn each_delivery_is_settled_once(
+            actions in prop::collection::vec(action(), 0..200)
+        ) {
             let mut acks = Acks::default();
             let (mut next, mut open, mut allowed) = (1_u64, BTreeSet::new(), BTreeSet::new());
-            let pick = |open: &BTreeSet<u64>, n: usize| open.iter().nth(n % open.len().max(1)).copied();
+            let pick = |open: &BTreeSet<u64>, n: usize| {
+                open.iter().nth(n % open.len().max(1)).copied()
+            };
             for action in actions.into_iter().chain([Action::Take]) {
                 match action {
-                    Action::Deliver => { acks.delivered(next); open.insert(next); next += 1; }
-                    Action::Ack(n) => if let Some(tag) = pick(&open, n) { acks.ack(tag); allowed.insert(tag); },
-                    Action::Settle(n) => if let Some(tag) = pick(&open, n).filter(|tag| !allowed.contains(tag)) {
-                        acks.settled(tag);
-                        open.remove(&tag);
-                    },
+                    Action::Deliver => {
+                        acks.delivered(next);
+                        open.insert(next);
+                        next += 1;
+                    }
+                    Action::Ack(n) => {
+                        if let Some(tag) = pick(&open, n) {
+                            acks.ack(tag);
+                            allowed.insert(tag);
+                        }
+                    }
+                    Action::Settle(n) => {
+                        if let Some(tag) = pick(&open, n).filter(|tag| !allowed.contains(tag)) {
+                            acks.settled(tag);
+                            open.remove(&tag);
+                        }
+                    }
                     Action::Take => {
                         for frame in acks.take() {
-                            prop_assert!(open.contains(&frame.tag), "{frame:?} names a settled tag");
+                            prop_assert!(open.contains(&frame.tag), "{frame:?} is settled");
                             let settles: Vec<u64> = if frame.multiple {
                                 open.range(..=frame.tag).copied().collect()
                             } else {
                                 vec![frame.tag]
                             };
                             for tag in settles {
-                                prop_assert!(allowed.contains(&tag), "{frame:?} settles {tag} too early");
+                                prop_assert!(allowed.contains(&tag), "{frame:?}: {tag} too early");
                                 open.remove(&tag);
                             }
                         }
-                        prop_assert!(allowed.iter().all(|tag| !open.contains(tag)), "an acknowledgement was forgotten");
+                        let missed = allowed.iter().find(|tag| open.contains(tag));
+                        prop_assert!(missed.is_none(), "{missed:?} is not acknowledged");
                     }
                 }
             }

@@ -37,7 +37,7 @@ pub(super) struct UnsettledDelivery {
     pub(super) tracked: Arc<TrackedDelivery>,
     /// Set once its handler has answered.
     pub(super) decision: Option<Arc<Decision>>,
-    /// Counts it as in flight; set once its handler has answered.
+    /// Counts it as in flight; handed over with the answer of its handler.
     pub(super) in_flight: Option<InFlightGuard>,
     /// When it was received; later, when its copy was handed to the publisher.
     pub(super) since: Instant,
@@ -280,8 +280,9 @@ impl<'a> Deliveries<'a> {
         if !self.known.warned_of_unstarted && unstarted.next().is_some() {
             self.known.warned_of_unstarted = true;
             warn!(
-                "{}: a delivery has waited for {LONG_UNSTARTED:?} for its handler to start; RabbitMQ closes a channel whose \
-                 delivery is unsettled for 30 minutes, so prefetch × handler time / concurrency must stay below that",
+                "{}: a delivery has waited {LONG_UNSTARTED:?} for its handler to start; RabbitMQ \
+                 closes the channel of a delivery that is unsettled for 30 minutes, so prefetch × \
+                 handler time / concurrency must stay below that",
                 self.settings.label
             );
         }

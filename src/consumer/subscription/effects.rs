@@ -43,7 +43,10 @@ impl Deliveries<'_> {
             }
             Effect::Reject => {
                 let queue = &self.settings.queue;
-                warn!("{queue}: a message could be set aside nowhere and was rejected");
+                warn!(
+                    "{queue}: message rejected: no retry, dead-letter or parked queue could take \
+                     its copy"
+                );
                 self.acks.settled(tag);
                 self.channel.reject(tag)?;
             }
@@ -114,7 +117,7 @@ impl Deliveries<'_> {
         );
         if !copy.left_out.is_empty() {
             let (id, names) = (opened.envelope.id(), copy.left_out.join(", "));
-            warn!("a copy of {id} to {queue} left out headers that do not fit a frame: {names}");
+            warn!("copy of {id} to {queue} omits headers that do not fit a frame: {names}");
         }
         entry.tracked.set_waiting(false);
         entry.since = clock.now();
@@ -138,8 +141,8 @@ impl Deliveries<'_> {
         if self.known.warned.insert(Target::Rung(delay)) {
             let wait = wait.min(longest);
             warn!(
-                "the rung {rung} does not exist or is on a cluster node that is down, so retries wait in the consumer, \
-                 {wait:?} at first"
+                "rung {rung} does not exist or is on a cluster node that is down; retries wait \
+                 in the consumer, {wait:?} at first"
             );
         }
         if let Some(entry) = self.unsettled.get_mut(&tag) {
@@ -186,9 +189,9 @@ impl Deliveries<'_> {
         let pause = pacer.failed(entry.since, now, count);
         let queue = self.queue_of(target);
         if self.known.warned.insert(target) {
-            warn!("a copy to {queue} failed; its message goes back in {pause:?}");
+            warn!("copy to {queue} failed; requeueing its message in {pause:?}");
         } else {
-            debug!("a copy to {queue} failed; its message goes back in {pause:?}");
+            debug!("copy to {queue} failed; requeueing its message in {pause:?}");
         }
         self.held.insert((now + pause, tag));
     }

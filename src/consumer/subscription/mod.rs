@@ -221,7 +221,6 @@ impl<'a> EventLoop<'a> {
         debug!("{}: draining", self.deliveries.queue());
         self.draining = Some(deadline);
         let unstarted = self.pool.take_unstarted();
-        // Taken back first, so that no worker starts one of them meanwhile.
         self.deliveries.end_waits();
         if deadline.has_passed() {
             return Ok(());

@@ -60,7 +60,7 @@ impl<'a> AdminRequests<'a> {
         let check = Operation::Check(Declaration::durable_queue(rung, Headers::new()));
         let replies = self.replies.clone();
         self.admin.submit(check, move |result| {
-            drop(replies.send(AdminReply::Rung { delay, result }));
+            let _ = replies.send(AdminReply::Rung { delay, result });
         });
     }
 
@@ -85,7 +85,7 @@ impl<'a> AdminRequests<'a> {
                 // The deliveries wait for the queue only, so the reply does not wait for the
                 // binding.
                 let stands = result.is_ok();
-                drop(replies.send(AdminReply::Redeclared { target, result }));
+                let _ = replies.send(AdminReply::Redeclared { target, result });
                 if stands {
                     rest.into_iter()
                         .for_each(|declaration| declare(&admin, declaration));
@@ -127,7 +127,9 @@ fn declare_again(
     let asking = admin.clone();
     let report = move |admin: &Admin, result: Result<(), Failure>| {
         match result {
-            Ok(()) => drop(replies.send(AdminReply::Declared(declaration))),
+            Ok(()) => {
+                let _ = replies.send(AdminReply::Declared(declaration));
+            }
             Err(Failure::Refused { .. }) => {}
             Err(_) => return,
         }
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_down_is_found_again_by_a_user_who_may_not_declare_it() {
+    fn unavailable_queue_is_found_without_declare_permission() {
         let link = Link::start(dialled(answer), "test", &SystemClock, |_| {}).unwrap();
         let admin = Admin::start(
             link.clone(),

@@ -46,7 +46,7 @@ mod tests {
     use crate::time::instant::monotonic;
 
     #[test]
-    fn doubles_from_a_second_to_a_minute() {
+    fn pause_doubles_from_one_second_to_one_minute() {
         let (mut pacer, start) = (RequeuePacer::default(), monotonic());
         let mut failed = |n: u64| {
             let since = start + Duration::from_secs(n * 100);
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_under_way_together_are_one_round() {
+    fn concurrent_copies_are_one_round() {
         let (mut pacer, start) = (RequeuePacer::default(), monotonic());
         let pauses: Vec<_> = (0..400)
             .map(|n| pacer.failed(start, start + Duration::from_millis(n), 0))
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_that_fail_one_after_the_other_for_ten_seconds_pause_eight_at_most() {
+    fn ten_seconds_of_failures_pause_eight_seconds_at_most() {
         let (mut pacer, start) = (RequeuePacer::default(), monotonic());
         let mut pauses: Vec<_> = (1..=1000)
             .map(|n| {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_delivered_often_waits_longest() {
+    fn often_delivered_message_waits_longest() {
         let (mut pacer, start) = (RequeuePacer::default(), monotonic());
         assert_eq!(pacer.failed(start, start, 10), Duration::from_secs(300));
     }

@@ -29,8 +29,8 @@ pub(crate) struct WorkerReport {
     pub(crate) event: WorkerEvent,
 }
 
-#[derive(Debug)]
 /// What happened to a delivery in a worker.
+#[derive(Debug)]
 pub(crate) enum WorkerEvent {
     /// The handler has answered, or did not have to run.
     Answered {
@@ -54,7 +54,7 @@ impl Reporter {
     /// Sends a report. After the end of the subscription it is dropped, and its guard counts the
     /// outcome as discarded.
     fn report(&self, tag: u64, event: WorkerEvent) {
-        drop(self.reports.send(WorkerReport { tag, event }));
+        let _ = self.reports.send(WorkerReport { tag, event });
     }
 }
 
@@ -91,8 +91,8 @@ pub(crate) struct WorkerContext {
     pub(crate) concurrency: usize,
 }
 
-#[derive(Clone)]
 /// The handle of the pool. Clones are the same pool.
+#[derive(Clone)]
 pub(crate) struct WorkerPool(Arc<PoolShared>);
 
 struct PoolShared {
@@ -160,11 +160,8 @@ impl WorkerPool {
         }
         for _ in 0..state.missing(self.0.context.concurrency) {
             if let Err(error) = self.start_worker(&mut state) {
-                warn!(
-                    "{}: no further worker thread could be in_flight: {error}",
-                    self.0.context.queue
-                );
-                // Rule 20: the next call of this tries again.
+                warn!("{}: no further worker: {error}", self.0.context.queue);
+                // Rule 20: the next call tries again.
                 return;
             }
         }
@@ -217,7 +214,7 @@ impl WorkerPool {
             && let Err(error) = self.start_worker(&mut state)
         {
             warn!(
-                "{}: the handler is dropped with the last handle of its consumer, because {error}",
+                "{}: the handler is dropped with the last handle of its consumer: {error}",
                 self.0.context.queue
             );
         }
@@ -262,8 +259,8 @@ impl PoolState {
     }
 }
 
-#[allow(clippy::large_enum_variant, reason = "nearly all of them are jobs")]
 /// What a worker does next.
+#[allow(clippy::large_enum_variant, reason = "nearly all of them are jobs")]
 enum NextJob {
     Delivery(DeliveryJob, Handler),
     Wait(WaitJob),
@@ -290,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_on_its_way_is_not_started_twice() {
+    fn starting_workers_count_as_provided() {
         let mut state = PoolState::default();
         state.waits.push_back(wait());
         assert_eq!(state.missing(4), 1);

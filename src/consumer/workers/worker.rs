@@ -53,7 +53,7 @@ impl PoolShared {
         drop(state);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(handler))) {
             let text = panicked(panic);
-            warn!("{}: the handler was dropped and {text}", self.context.label);
+            warn!("{}: dropping the handler {text}", self.context.label);
         }
     }
 
@@ -164,7 +164,8 @@ impl PoolShared {
         let wait = policy.jittered(delay, self.context.clock.chance());
         if wait > *longest_wait {
             warn!(
-                "{label}: a retry waits {longest_wait:?} instead of {wait:?}: no longer in the consumer"
+                "{label}: in-consumer retry delay capped at {longest_wait:?} (the policy asked for \
+                 {wait:?})"
             );
         }
         wait.min(*longest_wait)
@@ -175,7 +176,7 @@ impl PoolShared {
         let mut state = self.state.lock();
         state.running -= 1;
         if std::mem::take(&mut state.wake_on_permit) {
-            drop(self.context.control.send(Control::Wake));
+            let _ = self.context.control.send(Control::Wake);
         }
     }
 }

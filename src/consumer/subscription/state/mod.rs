@@ -21,8 +21,8 @@ pub(crate) enum Target {
     Parked,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 /// The state of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum DeliveryState {
     /// With the workers, unstarted or running.
     Handed,
@@ -79,8 +79,8 @@ pub(crate) enum Redeclared {
     NoAnswer,
 }
 
-#[derive(Clone, Debug, PartialEq)]
 /// What happens to a delivery.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event<'a> {
     Decided(&'a Decision),
     RungThere,
@@ -99,8 +99,8 @@ pub(crate) enum Event<'a> {
     DeadlinePassed,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 /// What the consumer thread does after a transition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Effect {
     Nothing,
     /// Check whether the rung of that delay exists.
@@ -118,15 +118,15 @@ pub(crate) enum Effect {
     Reject,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 /// The metric that a transition counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Count {
     RungMissing,
     SetAsideFailed(Target),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 /// The result of applying an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transition {
     pub(crate) next: DeliveryState,
     pub(crate) effect: Effect,

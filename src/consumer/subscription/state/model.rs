@@ -11,8 +11,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 const RUNG: Duration = Duration::from_secs(40);
 const DELIVERIES: usize = 2;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 /// What a worker does with the delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Worker {
     /// No worker has taken the delivery yet.
     NotStarted,
@@ -51,8 +51,8 @@ enum Phase {
     Over,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 /// The state of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct World {
     deliveries: [Tracked; DELIVERIES],
     phase: Phase,
@@ -146,7 +146,8 @@ impl World {
             }
             Worker::Running => {
                 for decision in decisions() {
-                    let waits = matches!(decision, Decision::Retry(Wait::Thread(delay)) if !delay.is_zero());
+                    let waits =
+                        matches!(decision, Decision::Retry(Wait::Thread(d)) if !d.is_zero());
                     let worker = match (waits, self.phase) {
                         (true, Phase::Live) => Worker::Waiting,
                         _ => Worker::Done,
@@ -355,7 +356,7 @@ fn always_ends(
 }
 
 #[test]
-fn no_interleaving_settles_twice_or_too_early_and_every_drain_ends() {
+fn every_interleaving_settles_once_and_every_drain_ends() {
     for (rung_known, never_reject) in [(false, false), (true, false), (false, true)] {
         let worlds = explore(Options {
             rung_known,
@@ -377,7 +378,7 @@ fn no_interleaving_settles_twice_or_too_early_and_every_drain_ends() {
 }
 
 #[test]
-fn every_kind_of_end_is_reached() {
+fn every_end_is_reachable() {
     let options = Options {
         rung_known: false,
         never_reject: false,
