@@ -125,6 +125,7 @@ impl InFlight {
             deliveries.by_number.insert(number, delivery.clone());
             number
         };
+        // Counted with the lock released, because a metrics hook is user code.
         metrics.received(&Received::new(queue, attempt));
         InFlightGuard {
             number,
@@ -169,6 +170,7 @@ impl Drop for InFlightGuard {
     fn drop(&mut self) {
         let consumed = Consumed::new(&self.queue, self.outcome, self.handler_time);
         self.metrics.consumed(&consumed);
+        // Removed last: when nothing is in flight, the metrics are complete.
         self.in_flight.0.lock().by_number.remove(&self.number);
     }
 }
@@ -188,6 +190,7 @@ pub(crate) fn with_current_handler<R>(
     handle: impl FnOnce() -> R,
 ) -> R {
     CURRENT_HANDLER.set(Some((delivery.clone(), control.clone())));
+    // `handle` catches panics, so the value is always reset.
     let result = handle();
     CURRENT_HANDLER.set(None);
     result

@@ -91,6 +91,7 @@ pub(crate) fn start(
     connection.register(&consumer);
     let run = move || {
         thread.run(uplink);
+        // After the pool is closed, so that `ended` covers both.
         drop(over);
     };
     clock
@@ -99,6 +100,7 @@ pub(crate) fn start(
             format!("rungmq-consumer-{label}"),
             Box::new(run),
         )
+        // Without the thread, nothing else would close the pool.
         .inspect_err(|_| consumer.0.pool.close())?;
     await_start(&consumer, &outcome, limit)?;
     Ok(consumer)
@@ -172,6 +174,7 @@ impl ConsumerThread {
                     None => error.to_string(),
                 },
             };
+            // Rule 12: only a subscription that outlived its pause resets the backoff.
             backoff.lasted(clock.now().saturating_duration_since(began));
             warn!("{}: not consuming: {trouble}", self.settings.label);
             self.shared.running.store(false, Ordering::Release);
@@ -196,6 +199,7 @@ impl ConsumerThread {
         if let Some(generation) = &*self.shared.generation.lock() {
             generation.end();
         }
+        // The broker requeues them when the channel closes.
         self.shared.pool.take_unstarted();
         self.services.publisher.wake();
         let action = format!("the queue {:?} was consumed", self.settings.queue);
@@ -217,6 +221,7 @@ impl ConsumerThread {
         };
         let mut paused = false;
         loop {
+            // A new link ends the pause: the loss of the old one was not this consumer's fault.
             if let Some(recovered) = self.shared.recovered.lock().take() {
                 uplink = recovered;
                 paused = true;
@@ -303,6 +308,7 @@ impl ConsumerThread {
         }
         shared.running.store(false, Ordering::Release);
         drop(subscription);
+        // A failure does not matter: the channel is gone either way.
         drop(channel.close());
         Ok(ending)
     }

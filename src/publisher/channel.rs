@@ -157,6 +157,7 @@ impl PublishChannel {
     /// Writes as much as the window allows. `Err` when the channel failed; without a channel
     /// everything stays queued.
     pub(super) fn write(&mut self) -> Result<(), Failure> {
+        // Taken out for the call, which borrows the rest of `self`.
         let Some(open) = self.open.take() else {
             return Ok(());
         };
@@ -169,9 +170,11 @@ impl PublishChannel {
         while !self.waits_for_consuming_link()
             && let Some(job) = self.next_job()
         {
+            // Checked just before the write: Rule 3 for copies, Rule 19 for callers.
             if !is_wanted(&job.waiter) {
                 continue;
             }
+            // Counted as in flight even when the write fails: part of it may have been sent.
             let written = channel.publish(&job.message);
             let limit = later(monotonic(), self.confirm_timeout);
             self.outstanding
@@ -208,6 +211,7 @@ impl PublishChannel {
         let body = self.waiting.front()?.message.body.len();
         let fits =
             self.outstanding.len() < self.window && self.outstanding.bytes() + body <= WINDOW_BYTES;
+        // A message larger than the window is sent alone.
         if fits || self.outstanding.is_empty() {
             self.waiting.pop_front()
         } else {

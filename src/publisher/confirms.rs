@@ -105,6 +105,7 @@ impl<T> OutstandingConfirms<T> {
 
     /// Removes the messages that `confirm` answers. Returns read before it must have been marked.
     pub(super) fn confirm(&mut self, confirm: Confirm) -> Vec<(T, Outgoing, PublishResult)> {
+        // Tags below the oldest outstanding one are answered already.
         let first = if confirm.multiple { 0 } else { confirm.tag };
         let tags: Vec<u64> = self
             .messages
@@ -121,6 +122,7 @@ impl<T> OutstandingConfirms<T> {
                 (true, Some(text)) => PublishResult::Unroutable(text),
                 (true, None) => PublishResult::Confirmed,
             };
+            // It has timed out: the late answer only frees its tag.
             let Some(waiter) = entry.waiter else { continue };
             answered.push((waiter, entry.message, result));
         }

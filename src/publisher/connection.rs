@@ -108,9 +108,11 @@ impl PublisherThread {
     /// `met` is the failure that a call has returned already. The client library reports the reason
     /// only once.
     pub(super) fn channel_gone(&mut self, kind: ChannelKind, met: Option<Failure>) {
+        // Handled already.
         let Some(open) = self.channel(kind).open.take() else {
             return;
         };
+        // Closing a channel that has ended returns the reason.
         let failure = met.or_else(|| open.channel.close().err());
         match failure {
             Some(Failure::Refused { text, .. }) => {
@@ -164,6 +166,7 @@ impl PublisherThread {
     /// Handles the loss of the link: written messages are unknown, unwritten ones wait for the next
     /// link.
     pub(super) fn lost(&mut self, reason: &str) {
+        // A loss is noticed by the link and by each channel; the first one counts.
         if !matches!(self.state, LinkState::Ready(_)) {
             return;
         }
@@ -184,6 +187,7 @@ impl PublisherThread {
         let life = self.settings.clock.now();
         let life = life.saturating_duration_since(self.opened_at);
         self.backoff.lasted(life);
+        // A link that lasted is replaced without a pause.
         let not_before = (!self.backoff.is_at_once()).then(|| self.after_a_pause());
         self.state = LinkState::Absent { not_before };
     }

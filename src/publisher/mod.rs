@@ -234,6 +234,8 @@ impl Publisher {
     ///
     /// Called by the supervisor, since the publisher thread is stuck in that write.
     pub(crate) fn kill_stuck_link(&self) {
+        // Held until the kill, so that a write that begins meanwhile is not cut off for an earlier
+        // one.
         let writing = self.settings.writing.lock();
         if let Some(WriteInProgress { since, link }) = &*writing {
             let limit = self.settings.confirm_timeout;
@@ -267,6 +269,7 @@ impl Publisher {
     }
 
     fn send(&self, command: PublisherCommand) {
+        // The thread has ended, so the message was not written.
         if let Err(unsent) = self.commands.send(command)
             && let PublisherCommand::Copy(job) | PublisherCommand::Publish(job) = unsent.0
         {

@@ -62,6 +62,7 @@ impl Reply {
         let mut state = self.0.state.lock();
         if matches!(*state, ReplyState::Queued | ReplyState::Written) {
             *state = ReplyState::Answered(result);
+            // A reply has one waiter.
             self.0.answered.notify_one();
         }
     }
@@ -69,6 +70,7 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
+        // Without effect after an answer, see `put`.
         let lost = UnknownCause::Lost("the connection was closed".to_owned());
         self.put(PublishResult::Unknown(lost));
     }
@@ -84,6 +86,8 @@ impl Pending {
                 (ReplyState::Answered(result), _) => return result.clone(),
                 (ReplyState::Queued, Some(limit)) => {
                     let timed_out = self.0.answered.wait_until(&mut state, limit).timed_out();
+                    // The publisher may have claimed it at the last moment; then its result is
+                    // awaited.
                     if timed_out && matches!(*state, ReplyState::Queued) {
                         *state = ReplyState::Withdrawn;
                         let reason = "the connection was not ready within the limit";

@@ -144,6 +144,7 @@ impl PublisherThread {
                 None if self.verified_exchanges.contains(&job.message.exchange) => {
                     self.publishes.push(job)
                 }
+                // Rule 5: a missing exchange closes the channel for every message on it.
                 None => self.unverified.push(job),
             },
             PublisherCommand::Wake => {}
@@ -151,6 +152,7 @@ impl PublisherThread {
             PublisherCommand::Opened(Ok(opened)) => self.opened(opened),
             PublisherCommand::Opened(Err(reason)) => self.not_opened(&reason),
             PublisherCommand::Notice { link, notice } if link == self.number => self.notice(notice),
+            // From an earlier link.
             PublisherCommand::Notice { .. } => {}
             PublisherCommand::Stop { within } => self.stopping = Some(Deadline::within(within)),
         }
@@ -285,6 +287,7 @@ impl PublisherThread {
     /// copies are given up and their messages requeued. A connection that was not needed so far is
     /// opened for a drain.
     fn withdraw_for_drains(&mut self) {
+        // A connection that is only being opened counts as ready.
         let ready = self.blocked.is_none() && self.down.is_none();
         let withdrawn = self.copies.withdraw(|waiter| match waiter {
             Waiter::Consumer { generation, .. } => {
@@ -301,6 +304,7 @@ impl PublisherThread {
 
     /// Delivers a result, and counts that of a copy.
     pub(super) fn answer(&self, waiter: Waiter, since: Instant, result: PublishResult) {
+        // Callers count their publishes themselves, including the wait.
         if matches!(waiter, Waiter::Consumer { .. }) {
             self.settings.metrics.published(&Published::new(
                 "",
@@ -322,6 +326,7 @@ impl PublisherThread {
     /// Updates the view of other threads.
     fn publish_view(&self) {
         let mut view = self.settings.view.lock();
+        // The common case: ready before and after, so the view is not rebuilt for each batch.
         if self.blocked.is_none() && self.down.is_none() && view.is_ready() {
             return;
         }
@@ -343,6 +348,7 @@ impl PublisherThread {
 
     /// Whether the thread may end after a stop.
     fn is_finished(&self) -> bool {
+        // A timed-out message is not waited for.
         let idle = !self.has_waiting()
             && !self.copies.has_outstanding()
             && !self.publishes.has_outstanding()

@@ -156,6 +156,7 @@ impl<'a> Deliveries<'a> {
                 decision,
                 in_flight,
             } => {
+                // Not found when it has ended; dropping the guard counts its outcome as discarded.
                 let Some(entry) = self.unsettled.get_mut(&tag) else {
                     return Ok(());
                 };
@@ -187,6 +188,7 @@ impl<'a> Deliveries<'a> {
                 self.known.warned.remove(&target);
             }
             (PublishResult::Unroutable(_), Target::Rung(delay)) => {
+                // The next retry of this delay checks the rung first.
                 self.known.rungs.remove(&delay);
             }
             (PublishResult::ChannelClosed(text), _) => {
@@ -203,6 +205,7 @@ impl<'a> Deliveries<'a> {
         match reply {
             AdminReply::Rung { delay, result } => {
                 let missing = result.as_ref().is_err_and(Failure::is_not_found);
+                // Later retries skip the check until a copy is returned.
                 if result.is_ok() {
                     self.known.rungs.insert(delay);
                 }
@@ -351,6 +354,7 @@ impl<'a> Deliveries<'a> {
 
     /// Lists what is started and not settled at the deadline.
     pub(crate) fn strand(&self) -> Vec<StrandedDelivery> {
+        // The states stay as they are: this only asks what the deadline would make of them.
         let stranded = |entry: &&UnsettledDelivery| {
             let step = entry
                 .state
@@ -377,6 +381,7 @@ impl<'a> Deliveries<'a> {
         let Some(entry) = self.unsettled.get_mut(&tag) else {
             return Ok(());
         };
+        // Kept for the end, which counts why a held delivery was requeued.
         let before = entry.state;
         let step = before.step(event, circumstances);
         entry.state = step.next;

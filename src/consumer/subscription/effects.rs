@@ -78,6 +78,7 @@ impl Deliveries<'_> {
             DeliveryEnd::Stale => return entry.tracked.mark_stale(),
             DeliveryEnd::Returned | DeliveryEnd::Stranded => return,
         };
+        // The copy was confirmed, so the message is where its decision sends it.
         if end == DeliveryEnd::Acked && matches!(before, DeliveryState::Copying { .. }) {
             log_set_aside(queue, &entry);
             let landed = CopyLanded::new(queue, decided);
@@ -101,6 +102,7 @@ impl Deliveries<'_> {
             return;
         };
         let attempt = opened.envelope.attempt();
+        // A message that is set aside keeps its attempt; a retry counts up.
         let (attempt, reason) = match entry.decision.as_deref() {
             Some(Decision::DeadLetter { reason, .. } | Decision::Park { reason }) => {
                 (attempt, Some(reason.as_str()))
@@ -119,7 +121,9 @@ impl Deliveries<'_> {
             let (id, names) = (opened.envelope.id(), copy.left_out.join(", "));
             warn!("copy of {id} to {queue} omits headers that do not fit a frame: {names}");
         }
+        // A copy under way is listed in a drain error like a running handler.
         entry.tracked.set_waiting(false);
+        // The pacer compares this with the beginning of its round.
         entry.since = clock.now();
         publisher.copy(
             copy.message,
@@ -183,11 +187,13 @@ impl Deliveries<'_> {
         let count = entry
             .tracked
             .opened()
+            // Set by quorum queues only.
             .and_then(|opened| opened.delivery.headers.get("x-delivery-count")?.as_i64())
             .unwrap_or(0);
         let pacer = self.known.pacers.entry(target).or_default();
         let pause = pacer.failed(entry.since, now, count);
         let queue = self.queue_of(target);
+        // One warning per outage of a target; the rest goes to the debug log.
         if self.known.warned.insert(target) {
             warn!("copy to {queue} failed; requeueing its message in {pause:?}");
         } else {
@@ -223,6 +229,7 @@ fn log_set_aside(queue: &str, entry: &UnsettledDelivery) {
     if reason.starts_with(UNDECODABLE) {
         debug!("{queue}: {id} was {end}: {UNDECODABLE}");
     } else {
+        // The reason may contain text of a message, so control characters are escaped.
         let reason: String = reason.chars().take(LOGGED_REASON).collect();
         debug!("{queue}: {id} was {end}: {}", reason.escape_debug());
     }

@@ -133,6 +133,7 @@ impl<'a> EventLoop<'a> {
         while let Ok(control) = self.control.try_recv() {
             match control {
                 Control::Stop(deadline) => self.drain(deadline)?,
+                // It has ended the wait; what it is for is looked at below.
                 Control::Wake => {}
             }
         }
@@ -153,8 +154,8 @@ impl<'a> EventLoop<'a> {
         if self.recheck.try_recv().is_ok() {
             self.deliveries.recheck();
         }
-        // Acknowledgements last: one frame settles what became ready above.
         self.deliveries.release_held()?;
+        // Acknowledgements last: one frame settles what became ready above.
         self.deliveries.write_acks()?;
         if cancelled {
             return Ok(Some(Ending::Cancelled));
@@ -165,6 +166,7 @@ impl<'a> EventLoop<'a> {
         if self.deliveries.is_empty() {
             return Ok(Some(Ending::Drained(Vec::new())));
         }
+        // What is left are handlers that wait for this drain themselves.
         if self.deliveries.is_drained() {
             self.shared.release_waiters();
         }
@@ -175,6 +177,7 @@ impl<'a> EventLoop<'a> {
     fn take_deliveries(&mut self) -> Result<bool, Failure> {
         let mut jobs = Vec::new();
         let mut cancelled = false;
+        // Rule 2: empties the receiver, because the end of a channel comes behind its deliveries.
         while self.subscribed {
             match self.subscription.next() {
                 None => break,
@@ -189,6 +192,7 @@ impl<'a> EventLoop<'a> {
         }
         if self.draining.is_some() {
             self.requeue_unstarted(jobs)?;
+        // After a cancel by the broker the channel is closed, which requeues them.
         } else if !cancelled && !jobs.is_empty() {
             self.pool.push(jobs);
         }
@@ -220,6 +224,7 @@ impl<'a> EventLoop<'a> {
         }
         debug!("{}: draining", self.deliveries.queue());
         self.draining = Some(deadline);
+        // The pool was stopped by the caller, so these cannot start meanwhile.
         let unstarted = self.pool.take_unstarted();
         self.deliveries.end_waits();
         if deadline.has_passed() {

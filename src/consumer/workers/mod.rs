@@ -155,6 +155,7 @@ impl WorkerPool {
     pub(crate) fn ensure_workers(&self) {
         let mut state = self.0.state.lock();
         let wanted = state.wanted(self.0.context.concurrency);
+        // Waking more than there is work for would only make them sleep again.
         for _ in 0..wanted.min(state.idle) {
             self.0.wake.notify_one();
         }
@@ -172,6 +173,7 @@ impl WorkerPool {
         let name = format!("rungmq-worker-{}", self.0.context.label);
         let run = Box::new(move || shared.run());
         self.0.context.clock.spawn(Role::Worker, name, run)?;
+        // The lock is held: a new worker begins by taking it, and finds itself counted.
         state.threads += 1;
         state.starting += 1;
         Ok(())

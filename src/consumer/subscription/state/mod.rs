@@ -149,7 +149,9 @@ impl DeliveryState {
         let unchanged = to(self, Effect::Nothing);
         match (self, event) {
             (Self::Ended(_), _) => unchanged,
+            // Nothing is written: the broker has requeued it.
             (_, Event::Died) => ended(DeliveryEnd::Stale, Effect::Nothing),
+            // Its handler is done, so a drain error does not list it.
             (Self::Held { .. } | Self::Waiting { .. }, Event::DeadlinePassed) => {
                 ended(DeliveryEnd::Stale, Effect::Nothing)
             }
@@ -157,6 +159,7 @@ impl DeliveryState {
             (_, Event::DeadlinePassed) => ended(DeliveryEnd::Stranded, Effect::Nothing),
 
             (Self::Handed, Event::TakenBack) => ended(DeliveryEnd::Returned, Effect::Nack),
+            // The broker redelivers it, so that another consumer makes the next attempt.
             (Self::Waiting { .. }, Event::DrainBegan) => ended(DeliveryEnd::Nacked, Effect::Nack),
             (Self::Held { .. }, Event::DrainBegan | Event::PauseOver) => {
                 ended(DeliveryEnd::Nacked, Effect::Nack)
@@ -218,6 +221,7 @@ impl DeliveryState {
                     set_aside_failed(target, circumstances),
                     Count::SetAsideFailed(target),
                 ),
+                // The queue exists, and comes back with its node. Rejecting would lose the message.
                 Redeclared::NodeDown => counted(
                     hold(target, HandBackReason::Unroutable, circumstances),
                     Count::SetAsideFailed(target),
@@ -234,6 +238,7 @@ impl DeliveryState {
 fn decided(decision: &Decision, circumstances: Circumstances) -> Transition {
     match *decision {
         Decision::Ack => ended(DeliveryEnd::Acked, Effect::Ack),
+        // Needs no wait, so it goes on while draining.
         Decision::Retry(Wait::Thread(delay)) if delay.is_zero() => copy(Target::Source),
         Decision::Retry(Wait::Thread(_)) if circumstances.draining => {
             ended(DeliveryEnd::Nacked, Effect::Nack)
@@ -264,10 +269,12 @@ fn copied(
 ) -> Transition {
     match (result, target) {
         (PublishResult::Confirmed, _) => ended(DeliveryEnd::Acked, Effect::Ack),
+        // No wait begins while draining.
         (PublishResult::Unroutable(_), Target::Rung(_)) if circumstances.draining => {
             counted(ended(DeliveryEnd::Nacked, Effect::Nack), Count::RungMissing)
         }
         (PublishResult::Unroutable(_), Target::Rung(delay)) => wait_for_rung(delay),
+        // The queue was probably deleted. A second copy follows if it can be declared again.
         (PublishResult::Unroutable(_), Target::DeadLetter | Target::Parked) if !second_try => to(
             DeliveryState::Redeclaring { target },
             Effect::Redeclare(target),
