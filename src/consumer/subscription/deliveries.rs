@@ -6,7 +6,7 @@
 use super::acks::Acks;
 use super::requests::{AdminReply, AdminRequests};
 use super::requeue_pacer::RequeuePacer;
-use super::state::{Circumstances, Count, DeliveryEnd, DeliveryState, Event, Redeclared, Target};
+use super::state::{Circumstances, Count, DeliveryEnd, DeliveryState, Event, Target};
 use crate::consumer::in_flight::{InFlightGuard, TrackedDelivery};
 use crate::consumer::workers::{DeliveryJob, Reporter, WorkerEvent, WorkerPool, WorkerReport};
 use crate::consumer::{Context, Services, Settings};
@@ -15,14 +15,12 @@ use crate::link::{Generation, Uplink};
 use crate::message::delivery::Delivery;
 use crate::message::publish::error::PublishResult;
 use crate::metrics::{RungMissing, SetAsideFailed};
-use crate::naming;
 use crate::publisher::CopyResult;
 use crate::retry::{Decision, Wait};
 use crate::topology::declaration::Declaration;
-use crate::topology::set_aside_queue;
 use crate::transport::{Channel, Failure};
 use crossbeam_channel::Sender;
-use log::{Level, log, warn};
+use log::warn;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -200,73 +198,6 @@ impl<'a> Deliveries<'a> {
         self.step(tag, &Event::Copied(&result))
     }
 
-    /// Handles a reply of the admin threads.
-    pub(crate) fn admin_replied(&mut self, reply: AdminReply) -> Result<(), Failure> {
-        match reply {
-            AdminReply::Rung { delay, result } => {
-                let missing = result.as_ref().is_err_and(Failure::is_not_found);
-                // Later retries skip the check until a copy is returned.
-                if result.is_ok() {
-                    self.known.rungs.insert(delay);
-                }
-                // Only a 404 means missing. On any other failure the copy, which is mandatory,
-                // shows it.
-                let event = if missing {
-                    Event::RungMissing
-                } else {
-                    Event::RungThere
-                };
-                let waiting = self.requests.take_rung_waiters(delay);
-                waiting
-                    .into_iter()
-                    .try_for_each(|tag| self.step(tag, &event))
-            }
-            AdminReply::Declared(declaration) => {
-                self.known
-                    .unavailable
-                    .retain(|unavailable| *unavailable != declaration);
-                Ok(())
-            }
-            AdminReply::Redeclared { target, result } => {
-                let redeclared = match &result {
-                    Ok(()) => Redeclared::Done,
-                    Err(Failure::Refused { code: 404, .. }) => Redeclared::NodeDown,
-                    Err(Failure::Refused { .. }) => Redeclared::Refused,
-                    Err(Failure::Lost(_) | Failure::TimedOut | Failure::NoChannelLeft) => {
-                        Redeclared::NoAnswer
-                    }
-                };
-                if let Err(failure) = result {
-                    let queue = self.queue_of(target);
-                    // The failure repeats for every message until a copy lands there.
-                    let level = if self.known.warned.contains(&target) {
-                        Level::Debug
-                    } else {
-                        Level::Warn
-                    };
-                    log!(level, "{queue} could not be declared again: {failure}");
-                    if redeclared == Redeclared::NodeDown {
-                        self.note_unavailable(&queue);
-                    }
-                }
-                let waiting = self.requests.take_redeclare_waiters(target);
-                let event = Event::Redeclared(redeclared);
-                waiting
-                    .into_iter()
-                    .try_for_each(|tag| self.step(tag, &event))
-            }
-        }
-    }
-
-    /// Remembers `queue` and its binding as unavailable.
-    fn note_unavailable(&mut self, queue: &str) {
-        for declaration in set_aside_queue(queue, naming::DEAD_LETTER_EXCHANGE) {
-            if !self.known.unavailable.contains(&declaration) {
-                self.known.unavailable.push(declaration);
-            }
-        }
-    }
-
     /// What is missing or on a cluster node that is down.
     pub(crate) fn unavailable(&self) -> &[Declaration] {
         &self.known.unavailable
@@ -368,7 +299,7 @@ impl<'a> Deliveries<'a> {
     }
 
     /// Applies one event to one delivery.
-    fn step(&mut self, tag: u64, event: &Event<'_>) -> Result<(), Failure> {
+    pub(super) fn step(&mut self, tag: u64, event: &Event<'_>) -> Result<(), Failure> {
         let rung_known = match event {
             Event::Decided(Decision::Retry(Wait::Rung(delay))) => self.known.rungs.contains(delay),
             _ => false,

@@ -1,8 +1,10 @@
-//! Requests of a running subscription to the broker: check a rung, declare a queue again.
+//! Requests of a running subscription to the broker, and their replies: check a rung, declare a
+//! queue again.
 //!
 //! Each request is made once, however many deliveries wait for its reply.
 
-use super::state::Target;
+use super::deliveries::Deliveries;
+use super::state::{Event, Redeclared, Target};
 use crate::link::{Admin, Operation};
 use crate::message::headers::Headers;
 use crate::naming;
@@ -10,7 +12,7 @@ use crate::topology::declaration::Declaration;
 use crate::topology::set_aside_queue;
 use crate::transport::Failure;
 use crossbeam_channel::Sender;
-use log::warn;
+use log::{Level, log, warn};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -110,6 +112,75 @@ impl<'a> AdminRequests<'a> {
     /// Takes the deliveries that wait for the declaration of that target.
     pub(crate) fn take_redeclare_waiters(&mut self, target: Target) -> Vec<u64> {
         self.redeclared.remove(&target).unwrap_or_default()
+    }
+}
+
+impl Deliveries<'_> {
+    /// Handles a reply of the admin threads.
+    pub(crate) fn admin_replied(&mut self, reply: AdminReply) -> Result<(), Failure> {
+        match reply {
+            AdminReply::Rung { delay, result } => {
+                let missing = result.as_ref().is_err_and(Failure::is_not_found);
+                // Later retries skip the check until a copy is returned.
+                if result.is_ok() {
+                    self.known.rungs.insert(delay);
+                }
+                // Only a 404 means missing. On any other failure the copy, which is mandatory,
+                // shows it.
+                let event = if missing {
+                    Event::RungMissing
+                } else {
+                    Event::RungThere
+                };
+                let waiting = self.requests.take_rung_waiters(delay);
+                waiting
+                    .into_iter()
+                    .try_for_each(|tag| self.step(tag, &event))
+            }
+            AdminReply::Declared(declaration) => {
+                self.known
+                    .unavailable
+                    .retain(|unavailable| *unavailable != declaration);
+                Ok(())
+            }
+            AdminReply::Redeclared { target, result } => {
+                let redeclared = match &result {
+                    Ok(()) => Redeclared::Done,
+                    Err(Failure::Refused { code: 404, .. }) => Redeclared::NodeDown,
+                    Err(Failure::Refused { .. }) => Redeclared::Refused,
+                    Err(Failure::Lost(_) | Failure::TimedOut | Failure::NoChannelLeft) => {
+                        Redeclared::NoAnswer
+                    }
+                };
+                if let Err(failure) = result {
+                    let queue = self.queue_of(target);
+                    // The failure repeats for every message until a copy lands there.
+                    let level = if self.known.warned.contains(&target) {
+                        Level::Debug
+                    } else {
+                        Level::Warn
+                    };
+                    log!(level, "{queue} could not be declared again: {failure}");
+                    if redeclared == Redeclared::NodeDown {
+                        self.note_unavailable(&queue);
+                    }
+                }
+                let waiting = self.requests.take_redeclare_waiters(target);
+                let event = Event::Redeclared(redeclared);
+                waiting
+                    .into_iter()
+                    .try_for_each(|tag| self.step(tag, &event))
+            }
+        }
+    }
+
+    /// Remembers `queue` and its binding as unavailable.
+    fn note_unavailable(&mut self, queue: &str) {
+        for declaration in set_aside_queue(queue, naming::DEAD_LETTER_EXCHANGE) {
+            if !self.known.unavailable.contains(&declaration) {
+                self.known.unavailable.push(declaration);
+            }
+        }
     }
 }
 
