@@ -1,7 +1,7 @@
 //! How fast is rungmq beside its own foundation (amiquip by hand) and beside lapin (async)?
 //!
 //! ```text
-//! cargo run --release --example bench -- [--url URL] [--messages N] [--rounds N] [--only consume|retry|publish]
+//! cargo run --release -p rungmq-bench -- [--url URL] [--messages N] [--rounds N] [--only consume|retry|publish]
 //!                                        [--sides ours,raw,lapin] [--json [FILE]]
 //! ```
 //!
@@ -15,11 +15,6 @@
 //!   is one such retry a second. amiquip and lapin copy to a second queue. Ours copies to the message's own queue, so the second
 //!   deliveries are kept out of the measurement: `ours::retry` says how.
 //! * **publish**: confirmed messages a second. `serial` waits for each confirm before the next publish.
-
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a benchmark measures the real time"
-)]
 
 mod lapin_side;
 mod ours;
