@@ -207,7 +207,7 @@ impl Session {
 mod tests {
     use super::*;
     use crate::time::instant::monotonic;
-    use rustls::pki_types::PrivatePkcs8KeyDer;
+    use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
     use rustls::{ServerConfig, ServerConnection, StreamOwned};
     use std::net::TcpListener;
     use std::thread;
@@ -218,9 +218,9 @@ mod tests {
         mio::net::TcpStream,
         StreamOwned<ServerConnection, TcpStream>,
     ) {
-        let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let own = certified.cert.der().clone();
-        let key = PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
+        let own = CertificateDer::from(&include_bytes!("../../../fixtures/localhost.der")[..]);
+        let key =
+            PrivatePkcs8KeyDer::from(&include_bytes!("../../../fixtures/localhost.key.der")[..]);
         let provider = || Arc::new(rustls::crypto::ring::default_provider());
         let server = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
