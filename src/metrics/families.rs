@@ -14,14 +14,14 @@ pub(super) enum Kind {
     Counter,
     Gauge,
     /// With the upper bounds of its buckets, ascending, the infinite one left out.
-    Distribution(&'static [f64]),
+    Histogram(&'static [f64]),
 }
 
-const SECONDS: Kind = Kind::Distribution(&[
+const SECONDS: Kind = Kind::Histogram(&[
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
     60.0, 300.0,
 ]);
-const ATTEMPTS: Kind = Kind::Distribution(&[1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 25.0, 50.0]);
+const ATTEMPTS: Kind = Kind::Histogram(&[1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 25.0, 50.0]);
 
 macro_rules! families {
     ($($family:ident = $name:literal, $kind:expr, $labels:expr, $help:literal;)+) => {

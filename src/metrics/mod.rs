@@ -15,7 +15,7 @@ pub use events::{
     Recovered, Retrying, RungMissing, SetAsideFailed, Subscribed,
 };
 pub use registry::Registry;
-pub use snapshot::{Distribution, Sample, Snapshot, Value};
+pub use snapshot::{Histogram, Sample, Snapshot, Value};
 
 /// What became of a delivery that reached a consumer.
 ///

@@ -28,7 +28,7 @@ fn write_head(out: &mut String, family: &Family) -> fmt::Result {
     let kind = match family.kind {
         Kind::Counter => "counter",
         Kind::Gauge => "gauge",
-        Kind::Distribution(_) => "histogram",
+        Kind::Histogram(_) => "histogram",
     };
     writeln!(out, "# HELP {name} {}", family.help)?;
     writeln!(out, "# TYPE {name} {kind}")
@@ -39,14 +39,14 @@ fn write_sample(out: &mut String, sample: &Sample) -> fmt::Result {
     match sample.value() {
         Value::Counter(count) => writeln!(out, "{name}{} {count}", labels(sample, None)),
         Value::Gauge(level) => writeln!(out, "{name}{} {level}", labels(sample, None)),
-        Value::Distribution(distribution) => {
-            for (bound, count) in distribution.buckets() {
+        Value::Histogram(histogram) => {
+            for (bound, count) in histogram.buckets() {
                 let labels = labels(sample, Some(bound));
                 writeln!(out, "{name}_bucket{labels} {count}")?;
             }
             let labels = labels(sample, None);
-            writeln!(out, "{name}_sum{labels} {}", distribution.sum())?;
-            writeln!(out, "{name}_count{labels} {}", distribution.count())
+            writeln!(out, "{name}_sum{labels} {}", histogram.sum())?;
+            writeln!(out, "{name}_count{labels} {}", histogram.count())
         }
     }
 }

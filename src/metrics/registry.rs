@@ -4,7 +4,7 @@ use super::events::{
     Consumed, CopyLanded, HandedBack, Published, Received, Recovered, RungMissing, SetAsideFailed,
 };
 use super::families::{FAMILIES, Family, Kind, Metric};
-use super::snapshot::{Distribution, Sample, Snapshot, Value};
+use super::snapshot::{Histogram, Sample, Snapshot, Value};
 use super::{Observer, Outcome, prometheus};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -85,8 +85,8 @@ impl Registry {
 
     fn record(&self, metric: Metric, labels: [&str; 2], observed: f64) {
         self.update(metric, labels, |value| {
-            if let Value::Distribution(distribution) = value {
-                distribution.record(observed);
+            if let Value::Histogram(histogram) = value {
+                histogram.record(observed);
             }
         });
     }
@@ -109,7 +109,7 @@ fn zero(family: &Family) -> Value {
     match family.kind {
         Kind::Counter => Value::Counter(0),
         Kind::Gauge => Value::Gauge(0),
-        Kind::Distribution(bounds) => Value::Distribution(Distribution::new(bounds)),
+        Kind::Histogram(bounds) => Value::Histogram(Histogram::new(bounds)),
     }
 }
 

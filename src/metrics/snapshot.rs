@@ -37,11 +37,11 @@ impl Snapshot {
         }
     }
 
-    /// The distribution with exactly these labels, in any order.
+    /// The histogram with exactly these labels, in any order.
     #[must_use]
-    pub fn distribution(&self, name: &str, labels: &[(&str, &str)]) -> Option<&Distribution> {
+    pub fn histogram(&self, name: &str, labels: &[(&str, &str)]) -> Option<&Histogram> {
         match self.value(name, labels) {
-            Some(Value::Distribution(distribution)) => Some(distribution),
+            Some(Value::Histogram(histogram)) => Some(histogram),
             _ => None,
         }
     }
@@ -121,19 +121,19 @@ pub enum Value {
     /// A level that goes up and down.
     Gauge(i64),
     /// How values are distributed.
-    Distribution(Distribution),
+    Histogram(Histogram),
 }
 
 /// How values are distributed: their count, their sum, and how many stay within each bound.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Distribution {
+pub struct Histogram {
     bounds: &'static [f64],
     /// How many values fell between a bound and the one before it; one more, for what passed the last bound.
     counts: Vec<u64>,
     sum: f64,
 }
 
-impl Distribution {
+impl Histogram {
     pub(super) fn new(bounds: &'static [f64]) -> Self {
         Self {
             bounds,

@@ -76,7 +76,7 @@ fn a_lookup_wants_all_labels_in_any_order() {
     assert_eq!(snapshot.counter(name, &[queue, queue]), 0);
     assert_eq!(snapshot.counter("acemq.consume.attempts", &[queue]), 0);
     assert_eq!(snapshot.counter("acemq.connection.recovered", &[]), 1);
-    assert!(snapshot.distribution(name, &[queue, outcome]).is_none());
+    assert!(snapshot.histogram(name, &[queue, outcome]).is_none());
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_handler_that_did_not_run_has_no_duration() {
     let snapshot = registry.snapshot();
     let labels = [("queue", "q"), ("outcome", "parked")];
     assert_eq!(snapshot.counter("acemq.consume.total", &labels), 1);
-    let duration = snapshot.distribution("acemq.consume.duration", &labels);
+    let duration = snapshot.histogram("acemq.consume.duration", &labels);
     assert!(duration.is_none());
 }
 
@@ -128,7 +128,7 @@ fn buckets_include_their_bound() {
     }
     let snapshot = registry.snapshot();
     let attempts = snapshot
-        .distribution("acemq.consume.attempts", &[("queue", "q")])
+        .histogram("acemq.consume.attempts", &[("queue", "q")])
         .unwrap();
     assert_eq!(attempts.count(), 4);
     assert_eq!(attempts.sum(), 65.0);
