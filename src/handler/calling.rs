@@ -1,6 +1,6 @@
 //! Runs the user's code for one delivery: decode, call, and catch what it throws.
 
-use super::{Answer, Answered, Reason};
+use super::{Answer, Reason};
 use crate::message::codec::Decode;
 use crate::message::{Message, Opened};
 use crate::retry::Verdict;
@@ -40,27 +40,13 @@ fn decode<T>(codec: &impl Decode<T>, opened: &Opened) -> Result<T, Verdict> {
 
 /// The answer is taken apart in here too: its conversions are the user's code as well.
 fn call<T, R: Answer>(handle: &impl Fn(Message<T>) -> R, message: Message<T>) -> Verdict {
-    let answered = catch_unwind(AssertUnwindSafe(|| {
-        handle(message).into_ack().into_answered()
-    }));
-    match answered {
-        Ok(Answered::Accept) => Verdict::Accept,
-        Ok(Answered::Retry(Reason { text, fatal })) => Verdict::Retry {
-            reason: text,
-            fatal,
-        },
-        // A reason with a FatalError in it is fatal however it was said; these two end the message anyway.
-        Ok(Answered::Reject(reason)) => Verdict::Reject {
-            reason: reason.text,
-        },
-        Ok(Answered::Park(reason)) => Verdict::Park {
-            reason: reason.text,
-        },
-        Err(panic) => Verdict::Retry {
-            reason: panicked(panic),
-            fatal: false,
-        },
-    }
+    catch_unwind(AssertUnwindSafe(|| {
+        handle(message).into_ack().into_verdict()
+    }))
+    .unwrap_or_else(|panic| Verdict::Retry {
+        reason: panicked(panic),
+        fatal: false,
+    })
 }
 
 /// The text of a panic, whatever was thrown.
@@ -70,9 +56,9 @@ pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> String {
     } else if let Some(text) = panic.downcast_ref::<String>() {
         format!("panicked: {text}")
     } else {
-        "panicked: with a payload that is no text".to_owned()
+        "panicked with a non-string payload".to_owned()
     };
-    // Whatever was thrown may panic again when it is dropped.
-    drop(catch_unwind(AssertUnwindSafe(move || drop(panic))));
+    // The payload's own `Drop` may panic.
+    let _ = catch_unwind(AssertUnwindSafe(move || drop(panic)));
     text
 }

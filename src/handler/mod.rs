@@ -4,6 +4,7 @@ pub(crate) mod calling;
 
 mod reason;
 
+use crate::retry::Verdict;
 use std::error::Error;
 use std::fmt;
 
@@ -31,11 +32,11 @@ pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 #[derive(Debug)]
 #[must_use = "an answer has no effect until the handler returns it"]
 pub struct Ack {
-    kind: Kind,
+    kind: AckKind,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum AckKind {
     Accept,
     Retry(BoxError),
     Reject(BoxError),
@@ -45,7 +46,9 @@ enum Kind {
 impl Ack {
     /// The message is done with.
     pub fn accept() -> Self {
-        Self { kind: Kind::Accept }
+        Self {
+            kind: AckKind::Accept,
+        }
     }
 
     /// Try again later, as the retry policy has it; once it gives up, the message goes to the dead-letter queue.
@@ -54,42 +57,44 @@ impl Ack {
     /// dead-letter queue at once.
     pub fn retry(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
-            kind: Kind::Retry(reason.into()),
+            kind: AckKind::Retry(reason.into()),
         }
     }
 
     /// The message is wrong: it goes to the dead-letter queue at once.
     pub fn reject(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
-            kind: Kind::Reject(reason.into()),
+            kind: AckKind::Reject(reason.into()),
         }
     }
 
     /// A person has to look at it: the message goes to the parked queue.
     pub fn park(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
-            kind: Kind::Park(reason.into()),
+            kind: AckKind::Park(reason.into()),
         }
     }
 
     /// The answer as plain data. Runs the reason's own code (`Display`, `source`, `Drop`), and survives its panics.
-    pub(crate) fn into_answered(self) -> Answered {
+    pub(crate) fn into_verdict(self) -> Verdict {
         match self.kind {
-            Kind::Accept => Answered::Accept,
-            Kind::Retry(reason) => Answered::Retry(Reason::of(reason)),
-            Kind::Reject(reason) => Answered::Reject(Reason::of(reason)),
-            Kind::Park(reason) => Answered::Park(Reason::of(reason)),
+            AckKind::Accept => Verdict::Accept,
+            AckKind::Retry(reason) => {
+                let Reason { text, fatal } = Reason::of(reason);
+                Verdict::Retry {
+                    reason: text,
+                    fatal,
+                }
+            }
+            // Both end the message, so a `FatalError` in the reason changes nothing.
+            AckKind::Reject(reason) => Verdict::Reject {
+                reason: Reason::of(reason).text,
+            },
+            AckKind::Park(reason) => Verdict::Park {
+                reason: Reason::of(reason).text,
+            },
         }
     }
-}
-
-/// An [`Ack`] as plain data, with its reason put into words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answered {
-    Accept,
-    Retry(Reason),
-    Reject(Reason),
-    Park(Reason),
 }
 
 /// What a message handler may return: [`Ack`], `()` for [`Ack::accept`], or a `Result` of either, whose `Err(e)` is

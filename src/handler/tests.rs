@@ -4,8 +4,11 @@ use std::cell::Cell;
 use std::io;
 
 fn retried<A: Answer>(answer: A) -> Reason {
-    match answer.into_ack().into_answered() {
-        Answered::Retry(reason) => reason,
+    match answer.into_ack().into_verdict() {
+        Verdict::Retry { reason, fatal } => Reason {
+            text: reason,
+            fatal,
+        },
         other => panic!("expected a retry, got {other:?}"),
     }
 }
@@ -40,21 +43,16 @@ mod inference {
         Ok(1)
     }
 
-    fn said(text: &str) -> Reason {
-        Reason {
-            text: text.to_owned(),
-            fatal: false,
-        }
-    }
-
     #[test]
     fn plain_answers() {
-        assert_eq!(accepts(|_| ()).into_answered(), Answered::Accept);
-        assert_eq!(accepts(|_| {}).into_answered(), Answered::Accept);
-        assert_eq!(accepts(|_| Ack::accept()).into_answered(), Answered::Accept);
+        assert_eq!(accepts(|_| ()).into_verdict(), Verdict::Accept);
+        assert_eq!(accepts(|_| {}).into_verdict(), Verdict::Accept);
+        assert_eq!(accepts(|_| Ack::accept()).into_verdict(), Verdict::Accept);
         let parked = accepts(|n| Ack::park(format!("number {n}")));
-        let said_so = said("number 1");
-        assert_eq!(parked.into_answered(), Answered::Park(said_so));
+        let expected = Verdict::Park {
+            reason: "number 1".to_owned(),
+        };
+        assert_eq!(parked.into_verdict(), expected);
     }
 
     #[test]
@@ -74,8 +72,10 @@ mod inference {
             io(false)?;
             Ok(Ack::reject("sold out"))
         });
-        let expected = Answered::Reject(said("sold out"));
-        assert_eq!(ack.into_answered(), expected);
+        let expected = Verdict::Reject {
+            reason: "sold out".to_owned(),
+        };
+        assert_eq!(ack.into_verdict(), expected);
     }
 
     #[test]

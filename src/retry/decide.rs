@@ -1,6 +1,6 @@
 //! What happens to a delivery once its handler has answered: a pure function.
 
-use super::policy::{RetryPolicy, Step, in_broker};
+use super::policy::{NextStep, RetryPolicy};
 use crate::metrics::Outcome;
 use std::time::Duration;
 
@@ -76,15 +76,15 @@ pub(crate) fn decide(
             reason,
             fatal: true,
         } => dead_letter(format!("retrying cannot help: {reason}")),
-        Verdict::Retry { reason, .. } => match policy.step(attempt, age) {
-            Step::Wait(delay) if in_broker(delay, threshold) => Decision::Retry(Wait::Rung(delay)),
-            Step::Wait(delay) => Decision::Retry(Wait::Thread(delay)),
-            Step::OutOfAttempts => {
+        Verdict::Retry { reason, .. } => match policy.next_step(attempt, age, threshold) {
+            NextStep::Rung(delay) => Decision::Retry(Wait::Rung(delay)),
+            NextStep::Thread(delay) => Decision::Retry(Wait::Thread(delay)),
+            NextStep::OutOfAttempts => {
                 let attempts = policy.attempts();
                 dead_letter(format!("gave up after {attempts} attempts: {reason}"))
             }
-            Step::TooOld(limit) => {
-                let limit = seconds(limit);
+            NextStep::TooOld => {
+                let limit = seconds(policy.limit().unwrap_or_default());
                 dead_letter(format!(
                     "gave up on a message older than {limit} seconds: {reason}"
                 ))

@@ -1,6 +1,6 @@
 //! A policy as a table, for people who choose one.
 
-use super::policy::{RetryPolicy, Step, in_broker};
+use super::policy::{NextStep, RetryPolicy};
 use crate::naming::delay_text;
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -25,21 +25,6 @@ pub struct ExplainedAttempt {
     pub age: Duration,
     /// What follows when the attempt has failed.
     pub then: NextStep,
-}
-
-/// What follows a failed attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NextStep {
-    /// A wait in the consumer, to which jitter applies. One above 15 minutes is cut to that when it comes to it; here it
-    /// stands in full.
-    Thread(Duration),
-    /// A wait on the broker, in the retry queue of that delay.
-    Rung(Duration),
-    /// The message is dead-lettered: that was the last attempt.
-    OutOfAttempts,
-    /// The message is dead-lettered: it has reached the age of [`RetryPolicy::give_up_after`], attempts left or not.
-    TooOld,
 }
 
 impl RetryPolicy {
@@ -72,7 +57,7 @@ impl Explanation {
         std::iter::from_fn(move || {
             let now = age?;
             attempt += 1;
-            let then = self.after(attempt, now);
+            let then = self.policy.next_step(attempt, Some(now), self.threshold);
             age = match then {
                 NextStep::Thread(wait) | NextStep::Rung(wait) => Some(now.saturating_add(wait)),
                 NextStep::OutOfAttempts | NextStep::TooOld => None,
@@ -95,15 +80,6 @@ impl Explanation {
             let _ = writeln!(text, "| {attempt} | {age} | {wait} | {place} |");
         }
         text
-    }
-
-    fn after(&self, attempt: u32, age: Duration) -> NextStep {
-        match self.policy.step(attempt, Some(age)) {
-            Step::Wait(delay) if in_broker(delay, self.threshold) => NextStep::Rung(delay),
-            Step::Wait(delay) => NextStep::Thread(delay),
-            Step::OutOfAttempts => NextStep::OutOfAttempts,
-            Step::TooOld(_) => NextStep::TooOld,
-        }
     }
 
     fn cells(&self, row: &ExplainedAttempt) -> [String; 4] {

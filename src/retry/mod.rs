@@ -11,6 +11,6 @@ mod policy;
 pub(crate) const DEFAULT_THRESHOLD: std::time::Duration = std::time::Duration::from_secs(30);
 
 pub(crate) use decide::{Decision, UNDECODABLE, Verdict, Wait, decide};
-pub use explain::{ExplainedAttempt, Explanation, NextStep};
+pub use explain::{ExplainedAttempt, Explanation};
 pub use ladder::{LadderError, RetryLadder, Rung};
-pub use policy::{PolicyError, RetryPolicy};
+pub use policy::{NextStep, PolicyError, RetryPolicy};

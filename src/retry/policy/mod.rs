@@ -46,15 +46,19 @@ enum Shape {
     Exponential { initial: Duration, cap: Duration },
 }
 
-/// What follows when a delivery has failed in a way that may be retried.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Step {
-    /// It waits, without jitter this long, and is delivered again.
-    Wait(Duration),
-    /// No attempt is left.
+/// What follows a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NextStep {
+    /// A wait in the consumer, to which jitter applies. One above 15 minutes is cut to that when it comes to it; here it
+    /// stands in full.
+    Thread(Duration),
+    /// A wait on the broker, in the retry queue of that delay.
+    Rung(Duration),
+    /// The message is dead-lettered: that was the last attempt.
     OutOfAttempts,
-    /// The message is at least this old.
-    TooOld(Duration),
+    /// The message is dead-lettered: it has reached the age of [`RetryPolicy::give_up_after`], attempts left or not.
+    TooOld,
 }
 
 impl RetryPolicy {
@@ -193,13 +197,27 @@ impl RetryPolicy {
     }
 
     /// What follows when `attempt` has failed on a message of that `age`.
-    pub(crate) fn step(&self, attempt: u32, age: Option<Duration>) -> Step {
+    pub(crate) fn next_step(
+        &self,
+        attempt: u32,
+        age: Option<Duration>,
+        threshold: Duration,
+    ) -> NextStep {
         if attempt >= self.attempts {
-            return Step::OutOfAttempts;
+            return NextStep::OutOfAttempts;
         }
-        match (self.limit(), age) {
-            (Some(limit), Some(age)) if age >= limit => Step::TooOld(limit),
-            _ => Step::Wait(self.base(attempt)),
+        let too_old = self
+            .limit()
+            .zip(age)
+            .is_some_and(|(limit, age)| age >= limit);
+        if too_old {
+            return NextStep::TooOld;
+        }
+        let delay = self.base(attempt);
+        if in_broker(delay, threshold) {
+            NextStep::Rung(delay)
+        } else {
+            NextStep::Thread(delay)
         }
     }
 }

@@ -151,11 +151,12 @@ fn an_age_equal_to_the_limit_gives_up_but_attempts_come_first() {
         .unwrap()
         .give_up_after(secs(5));
     let just_below = secs(5) - Duration::from_nanos(1);
-    assert_eq!(policy.step(2, Some(just_below)), Step::Wait(secs(1)));
-    assert_eq!(policy.step(2, Some(secs(5))), Step::TooOld(secs(5)));
-    assert_eq!(policy.step(2, None), Step::Wait(secs(1)));
-    assert_eq!(policy.step(3, Some(secs(5))), Step::OutOfAttempts);
-    assert_eq!(policy.step(4, None), Step::OutOfAttempts);
+    let next = |attempt, age| policy.next_step(attempt, age, secs(30));
+    assert_eq!(next(2, Some(just_below)), NextStep::Thread(secs(1)));
+    assert_eq!(next(2, Some(secs(5))), NextStep::TooOld);
+    assert_eq!(next(2, None), NextStep::Thread(secs(1)));
+    assert_eq!(next(3, Some(secs(5))), NextStep::OutOfAttempts);
+    assert_eq!(next(4, None), NextStep::OutOfAttempts);
 }
 
 fn durations() -> impl Strategy<Value = Duration> {
