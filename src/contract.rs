@@ -1,7 +1,8 @@
 //! Holds the pure parts to `fixtures/contract.json`, which was written from the contract and not from this code.
 
-use crate::message::envelope::{self, Envelope};
+use crate::message::envelope::Envelope;
 use crate::message::headers::{HeaderValue, Headers, Properties};
+use crate::message::wire;
 use crate::metrics::Outcome;
 use crate::naming;
 use crate::retry::{Decision, RetryLadder, RetryPolicy, Verdict, Wait, decide};
@@ -298,7 +299,7 @@ fn the_topology_holds_the_same_queues_as_the_names_and_the_ladder() {
 fn reserved_headers() {
     let contract = contract();
     let headers = &contract["headers"];
-    assert_eq!(headers["prefix"], envelope::RESERVED_PREFIX);
+    assert_eq!(headers["prefix"], wire::RESERVED_PREFIX);
     let new = Envelope::build("order.placed", None, "shop@pod", 1, "id-1".to_owned());
     let mut published = Headers::new();
     new.write(&mut published, 1);

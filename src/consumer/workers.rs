@@ -11,7 +11,7 @@ use crate::link::{Generation, is_over};
 use crate::message::Opened;
 use crate::message::delivery::Delivery;
 use crate::message::envelope::Envelope;
-use crate::message::id::new_id;
+use crate::message::wire::new_id;
 use crate::metrics::Metrics;
 use crate::retry::{Decision, RetryPolicy, Verdict, Wait, decide};
 use crate::time::clock::Clock;

@@ -5,8 +5,8 @@ pub(crate) mod copy;
 pub(crate) mod delivery;
 pub(crate) mod envelope;
 pub(crate) mod headers;
-pub(crate) mod id;
 pub(crate) mod publish;
+pub(crate) mod wire;
 
 use delivery::Delivery;
 use envelope::{Envelope, application_headers};
@@ -14,10 +14,6 @@ use headers::Properties;
 use headers::{HeaderValue, Headers};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-
-/// The application headers that say where a message was first published; they stay on every copy made of it.
-pub(crate) const ORIGINAL_EXCHANGE: &str = "x-original-exchange";
-pub(crate) const ORIGINAL_ROUTING_KEY: &str = "x-original-routingKey";
 
 /// A delivery whose envelope has been read.
 #[derive(Debug)]
@@ -42,7 +38,7 @@ impl Opened {
 
     /// What the broker noted when it first dead-lettered the message: the last entry of `x-death` is the oldest.
     fn first_death(&self) -> Option<&Headers> {
-        match self.delivery.headers.get("x-death")? {
+        match self.delivery.headers.get(wire::DEATHS)? {
             HeaderValue::Array(deaths) => match deaths.last()? {
                 HeaderValue::Table(death) => Some(death),
                 _ => None,
@@ -52,7 +48,7 @@ impl Opened {
     }
 
     pub(crate) fn original_exchange(&self) -> &str {
-        self.original_header(ORIGINAL_EXCHANGE)
+        self.original_header(wire::ORIGINAL_EXCHANGE)
             .or_else(|| self.first_death()?.get("exchange")?.as_str())
             .unwrap_or(&self.delivery.exchange)
     }
@@ -62,7 +58,7 @@ impl Opened {
             HeaderValue::Array(keys) => keys.first()?.as_str(),
             _ => None,
         };
-        self.original_header(ORIGINAL_ROUTING_KEY)
+        self.original_header(wire::ORIGINAL_ROUTING_KEY)
             .or_else(of_death)
             .unwrap_or(&self.delivery.routing_key)
     }

@@ -2,6 +2,9 @@
 
 use super::policy::{RetryPolicy, in_broker};
 use crate::message::headers::Headers;
+use crate::message::wire::{
+    DEAD_LETTER_EXCHANGE_ARGUMENT, DEAD_LETTER_ROUTING_KEY_ARGUMENT, TTL_ARGUMENT,
+};
 use crate::naming;
 use crate::naming::{NameTooLong, RETRY_EXCHANGE, delay_text, whole_millis};
 use std::error::Error;
@@ -92,9 +95,9 @@ impl RetryLadder {
     /// The arguments of a rung, exactly: any other table is refused once another service has declared the queue.
     pub(crate) fn arguments(&self, rung: &Rung) -> Headers {
         let mut arguments = Headers::new();
-        arguments.insert("x-message-ttl", rung.millis());
-        arguments.insert("x-dead-letter-exchange", RETRY_EXCHANGE);
-        arguments.insert("x-dead-letter-routing-key", self.source.as_str());
+        arguments.insert(TTL_ARGUMENT, rung.millis());
+        arguments.insert(DEAD_LETTER_EXCHANGE_ARGUMENT, RETRY_EXCHANGE);
+        arguments.insert(DEAD_LETTER_ROUTING_KEY_ARGUMENT, self.source.as_str());
         arguments
     }
 }

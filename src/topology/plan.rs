@@ -5,13 +5,12 @@ use super::declaration::Declaration;
 use super::problems::{Problems, TopologyError, shown};
 use super::queue::{Queue, QueueKind};
 use crate::message::headers::Headers;
+use crate::message::wire::{
+    DEAD_LETTER_EXCHANGE_ARGUMENT, DEAD_LETTER_ROUTING_KEY_ARGUMENT, QUEUE_TYPE_ARGUMENT,
+};
 use crate::naming;
 use crate::retry::RetryLadder;
 use std::fmt;
-
-const QUEUE_TYPE: &str = "x-queue-type";
-const DEAD_LETTER_EXCHANGE: &str = "x-dead-letter-exchange";
-const DEAD_LETTER_ROUTING_KEY: &str = "x-dead-letter-routing-key";
 
 /// What a [`Topology`] would declare, in order. Its `Display` has a line for each declaration.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,21 +42,34 @@ impl fmt::Display for Plan {
 
 /// What a consumer declares before it subscribes; never its source queue, which may belong to somebody else.
 pub(crate) fn consumer_share(queue: &str, ladder: &RetryLadder) -> Vec<Declaration> {
-    let mut share = set_aside_share(queue, naming::DEAD_LETTER_EXCHANGE);
+    let mut share = dead_letter_share(queue, naming::DEAD_LETTER_EXCHANGE);
     share.extend(retry_share(queue, ladder));
     share
 }
 
-/// The dead-letter and parked queues, and how messages come to them.
-fn set_aside_share(queue: &str, exchange: &str) -> Vec<Declaration> {
-    let dead_letters = naming::dead_letter_queue(queue);
-    let parked = naming::parked_queue(queue);
+/// The dead-letter and parked queues of `queue`, and their bindings to `exchange`.
+fn dead_letter_share(queue: &str, exchange: &str) -> Vec<Declaration> {
+    let [dead_letters, dead_letters_bound] =
+        bound_queue(&naming::dead_letter_queue(queue), exchange);
+    let [parked, parked_bound] = bound_queue(&naming::parked_queue(queue), exchange);
     vec![
         Declaration::direct_exchange(exchange),
-        Declaration::durable_queue(&dead_letters, Headers::new()),
-        Declaration::durable_queue(&parked, Headers::new()),
-        Declaration::bound_by_name(&dead_letters, exchange),
-        Declaration::bound_by_name(&parked, exchange),
+        dead_letters,
+        parked,
+        dead_letters_bound,
+        parked_bound,
+    ]
+}
+
+/// One dead-letter or parked queue and its binding to [`naming::DEAD_LETTER_EXCHANGE`].
+pub(crate) fn set_aside_share(queue: &str) -> [Declaration; 2] {
+    bound_queue(queue, naming::DEAD_LETTER_EXCHANGE)
+}
+
+fn bound_queue(queue: &str, exchange: &str) -> [Declaration; 2] {
+    [
+        Declaration::durable_queue(queue, Headers::new()),
+        Declaration::bound_by_name(queue, exchange),
     ]
 }
 
@@ -139,7 +151,7 @@ impl Planner {
             return;
         }
         if queue.dead_letter {
-            self.add_all(set_aside_share(name, dead_letter_exchange));
+            self.add_all(dead_letter_share(name, dead_letter_exchange));
         }
         let arguments = arguments(queue, dead_letter_exchange);
         self.warn(queue, &arguments);
@@ -205,17 +217,20 @@ impl Planner {
                     "the queue {name} sets {argument} to NaN, which no declaration of it would ever be equal to"
                 ));
             }
-            if argument == QUEUE_TYPE {
+            if argument == QUEUE_TYPE_ARGUMENT {
                 self.problems.add(match value.as_str() {
                     Some("stream") => format!(
                         "the queue {name} is a stream, and streams are not supported yet"
                     ),
                     _ => format!(
-                        "the queue {name} sets {QUEUE_TYPE} as an argument: say quorum() or classic()"
+                        "the queue {name} sets {QUEUE_TYPE_ARGUMENT} as an argument: say quorum() or classic()"
                     ),
                 });
             }
-            let dead_letters = [DEAD_LETTER_EXCHANGE, DEAD_LETTER_ROUTING_KEY];
+            let dead_letters = [
+                DEAD_LETTER_EXCHANGE_ARGUMENT,
+                DEAD_LETTER_ROUTING_KEY_ARGUMENT,
+            ];
             if queue.dead_letter && dead_letters.contains(&argument) {
                 self.problems.add(format!(
                     "the queue {name} sets {argument} as an argument, and dead_letter() sets it too"
@@ -225,7 +240,9 @@ impl Planner {
     }
 
     fn warn(&mut self, queue: &Queue, arguments: &Headers) {
-        if queue.resolved_kind() == QueueKind::Quorum && !arguments.contains(DEAD_LETTER_EXCHANGE) {
+        if queue.resolved_kind() == QueueKind::Quorum
+            && !arguments.contains(DEAD_LETTER_EXCHANGE_ARGUMENT)
+        {
             self.warnings.push(format!(
                 "the quorum queue {} does not dead-letter: RabbitMQ 4 drops a message that was delivered 20 times",
                 shown(&queue.name)
@@ -313,12 +330,12 @@ fn arguments(queue: &Queue, dead_letter_exchange: &str) -> Headers {
     let mut arguments = queue.arguments.clone();
     // A classic queue has no type among its arguments: another service's declaration of it has none either.
     if queue.resolved_kind() == QueueKind::Quorum {
-        arguments.insert(QUEUE_TYPE, "quorum");
+        arguments.insert(QUEUE_TYPE_ARGUMENT, "quorum");
     }
     if queue.dead_letter {
-        arguments.insert(DEAD_LETTER_EXCHANGE, dead_letter_exchange);
+        arguments.insert(DEAD_LETTER_EXCHANGE_ARGUMENT, dead_letter_exchange);
         arguments.insert(
-            DEAD_LETTER_ROUTING_KEY,
+            DEAD_LETTER_ROUTING_KEY_ARGUMENT,
             naming::dead_letter_queue(&queue.name),
         );
     }

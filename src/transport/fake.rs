@@ -48,7 +48,7 @@ impl Channel for FakeChannel {
         (self.0)(Call::Check, declaration)
     }
 
-    fn limit_prefetch(&self, _prefetch: u16) -> Result<(), Failure> {
+    fn set_prefetch(&self, _prefetch: u16) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -62,7 +62,7 @@ impl Channel for FakeChannel {
         Ok(0)
     }
 
-    fn pull(&self, _queue: &str) -> Result<Option<Delivery>, Failure> {
+    fn get(&self, _queue: &str) -> Result<Option<Delivery>, Failure> {
         Ok(None)
     }
 

@@ -172,7 +172,7 @@ pub(crate) trait Channel: fmt::Debug + Send {
     fn check(&self, declaration: &Declaration) -> Result<(), Failure>;
 
     /// Allows at most `prefetch` unsettled deliveries.
-    fn limit_prefetch(&self, prefetch: u16) -> Result<(), Failure>;
+    fn set_prefetch(&self, prefetch: u16) -> Result<(), Failure>;
 
     fn subscribe(&self, queue: &str) -> Result<Box<dyn Subscription + '_>, Failure>;
 
@@ -180,7 +180,7 @@ pub(crate) trait Channel: fmt::Debug + Send {
     fn count(&self, queue: &str) -> Result<usize, Failure>;
 
     /// Fetches one message, to be settled on this channel.
-    fn pull(&self, queue: &str) -> Result<Option<Delivery>, Failure>;
+    fn get(&self, queue: &str) -> Result<Option<Delivery>, Failure>;
 
     fn ack(&self, tag: u64, multiple: bool) -> Result<(), Failure>;
 

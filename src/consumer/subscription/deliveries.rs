@@ -3,7 +3,7 @@
 //! Only the consumer thread is in here. It asks [`State::step`] what an event means for a delivery, and does it.
 
 use super::acks::Acks;
-use super::requests::{Finding, Questions, set_aside_share};
+use super::requests::{Finding, Questions};
 use super::requeue_pacer::Pace;
 use super::state::{Circumstances, CopyEnd, Count, End, Event, Redeclared, State, Target};
 use crate::consumer::in_flight::{Started, Task};
@@ -239,7 +239,7 @@ impl<'a> Settling<'a> {
     }
 
     fn note_down(&mut self, queue: &str) {
-        for declaration in set_aside_share(queue) {
+        for declaration in crate::topology::set_aside_share(queue) {
             if !self.memory.down.contains(&declaration) {
                 self.memory.down.push(declaration);
             }

@@ -7,6 +7,7 @@ use crate::link::{Admin, Operation};
 use crate::message::headers::Headers;
 use crate::naming;
 use crate::topology::declaration::Declaration;
+use crate::topology::set_aside_share;
 use crate::transport::Failure;
 use crossbeam_channel::Sender;
 use log::warn;
@@ -98,14 +99,6 @@ impl<'a> Questions<'a> {
     pub(crate) fn waiting_for_redeclared(&mut self, target: Target) -> Vec<u64> {
         self.redeclared.remove(&target).unwrap_or_default()
     }
-}
-
-/// A dead-letter or parked queue and its binding.
-pub(crate) fn set_aside_share(queue: &str) -> [Declaration; 2] {
-    [
-        Declaration::durable_queue(queue, Headers::new()),
-        Declaration::bound_by_name(queue, naming::DEAD_LETTER_EXCHANGE),
-    ]
 }
 
 /// One after the other, and no further after one that is not answered: each such call leaves a thread behind.

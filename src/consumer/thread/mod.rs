@@ -258,7 +258,7 @@ impl ConsumerThread {
         }
         // Should it hang in one of these calls, which have no limit, that is what health shows.
         *shared.trouble.lock() = Some("the broker has not answered the subscription".to_owned());
-        channel.limit_prefetch(settings.prefetch).map_err(refused)?;
+        channel.set_prefetch(settings.prefetch).map_err(refused)?;
         let subscription = channel.subscribe(queue).map_err(refused)?;
         info!("consuming {}", settings.label);
         *shared.trouble.lock() = None;

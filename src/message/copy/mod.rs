@@ -1,28 +1,25 @@
 //! What a copy of a delivery carries, and how its headers are made to fit a frame. Pure.
 
+use super::Opened;
 use super::delivery::Outgoing;
 use super::envelope::is_reserved;
 use super::headers::{HeaderValue, Headers, Properties};
-use super::{ORIGINAL_EXCHANGE, ORIGINAL_ROUTING_KEY, Opened};
+use super::wire::{
+    ATTEMPT, CAUSATION, CORRELATION, ERROR, FIRST_SEEN, ID, NEVER_CARRIED, NEVER_CARRIED_PREFIXES,
+    ORIGIN, ORIGINAL_EXCHANGE, ORIGINAL_ROUTING_KEY, PERSISTENT, TYPE,
+};
 use crate::naming::LONGEST_NAME;
 
 /// A frame's type, channel, size and end mark; a content header's class, weight, body size and property flags.
 const FRAME_OVERHEAD: usize = 8 + 14;
-const PERSISTENT: u8 = 2;
-const ERROR: &str = "x-acemq-error";
-const FIRST_SEEN: &str = "x-acemq-first-seen";
-/// Headers about the journey so far. RabbitMQ 3.x would take a retry that carries them for a dead-letter cycle and drop
-/// it without a word; copies to further queues would fan out again.
-const NEVER_CARRIED: [&str; 4] = ["CC", "BCC", "x-death", "x-delivery-count"];
-const NEVER_CARRIED_PREFIXES: [&str; 2] = ["x-first-death-", "x-last-death-"];
 /// What gives way, in this order, when headers do not fit even without a reason; then the application's largest.
 const EXPENDABLE: [&str; 6] = [
     ORIGINAL_EXCHANGE,
     ORIGINAL_ROUTING_KEY,
-    "x-acemq-origin",
-    "x-acemq-causation",
-    "x-acemq-correlation",
-    "x-acemq-type",
+    ORIGIN,
+    CAUSATION,
+    CORRELATION,
+    TYPE,
 ];
 
 /// A copy, and the headers that had to be left out to make it fit.
@@ -175,7 +172,7 @@ fn cut_reason(headers: &mut Headers, room: usize) {
 
 /// The largest header that may go: the application's first, then whatever is not needed to count attempts and ages.
 fn largest_expendable(headers: &Headers) -> Option<String> {
-    const KEPT: [&str; 3] = ["x-acemq-id", "x-acemq-attempt", FIRST_SEEN];
+    const KEPT: [&str; 3] = [ID, ATTEMPT, FIRST_SEEN];
     headers
         .iter()
         .filter(|(name, _)| !KEPT.contains(name))

@@ -1,34 +1,11 @@
 //! What the library itself says about a message, in headers whose names are reserved.
 
 use super::headers::{HeaderValue, Headers, Properties};
+use super::wire::{
+    ATTEMPT, CAUSATION, CLAIM, CORRELATION, ENVELOPE_HEADERS, ERROR, FIRST_SEEN, ID, ORIGIN,
+    RESERVED_PREFIX, TYPE, VERSION,
+};
 use std::time::Duration;
-
-/// The prefix of the headers that belong to the library and its siblings in other languages.
-pub(crate) const RESERVED_PREFIX: &str = "x-acemq-";
-
-const ID: &str = "x-acemq-id";
-const TYPE: &str = "x-acemq-type";
-const VERSION: &str = "x-acemq-version";
-const CORRELATION: &str = "x-acemq-correlation";
-const CAUSATION: &str = "x-acemq-causation";
-const ATTEMPT: &str = "x-acemq-attempt";
-const FIRST_SEEN: &str = "x-acemq-first-seen";
-const ORIGIN: &str = "x-acemq-origin";
-const ERROR: &str = "x-acemq-error";
-const CLAIM: &str = "x-acemq-claim";
-
-const KNOWN: [&str; 10] = [
-    ID,
-    TYPE,
-    VERSION,
-    CORRELATION,
-    CAUSATION,
-    ATTEMPT,
-    FIRST_SEEN,
-    ORIGIN,
-    ERROR,
-    CLAIM,
-];
 
 /// What came with a message beside its payload: who it is, where it comes from, and which attempt this is.
 ///
@@ -273,7 +250,7 @@ fn carried(headers: &Headers) -> Headers {
     headers
         .iter()
         .filter(|(name, value)| {
-            is_reserved(name) && (!KNOWN.contains(name) || lost_otherwise(*name, value))
+            is_reserved(name) && (!ENVELOPE_HEADERS.contains(name) || lost_otherwise(*name, value))
         })
         .map(|(name, value)| (name, value.clone()))
         .collect()

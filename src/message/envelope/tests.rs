@@ -286,7 +286,7 @@ fn values() -> impl Strategy<Value = HeaderValue> {
 
 fn any_headers() -> impl Strategy<Value = Headers> {
     let names = prop_oneof![
-        4 => prop::sample::select(KNOWN.as_slice()).prop_map(str::to_owned),
+        4 => prop::sample::select(ENVELOPE_HEADERS.as_slice()).prop_map(str::to_owned),
         1 => "x-acemq-[a-z-]{0,6}",
         1 => "[a-z-]{0,12}",
     ];

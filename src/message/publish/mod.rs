@@ -7,15 +7,12 @@ use super::copy::header_frame_len;
 use super::delivery::{Body, Outgoing};
 use super::envelope::{Envelope, reserved_offenders};
 use super::headers::{HeaderValue, Headers, Properties};
-use super::id::new_id;
+use super::wire::{PERSISTENT, RESERVED_PREFIX, TRANSIENT, new_id};
 use crate::naming;
 use error::PublishErrorKind;
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
-
-const TRANSIENT: u8 = 1;
-const PERSISTENT: u8 = 2;
 
 /// A message to be published: payload, where to, and what goes with it.
 ///
@@ -216,7 +213,7 @@ impl Publish {
         let offenders = reserved_offenders(&self.headers);
         if !offenders.is_empty() {
             return Err(PublishErrorKind::Invalid(format!(
-                "header names that begin with x-acemq- are the library's own: {}",
+                "header names that begin with {RESERVED_PREFIX} are reserved: {}",
                 offenders.join(", ")
             )));
         }

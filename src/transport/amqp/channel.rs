@@ -128,7 +128,7 @@ impl Channel for AmqpChannel {
         .map_err(failure)
     }
 
-    fn limit_prefetch(&self, prefetch: u16) -> Result<(), Failure> {
+    fn set_prefetch(&self, prefetch: u16) -> Result<(), Failure> {
         self.channel.qos(0, prefetch, false).map_err(failure)
     }
 
@@ -150,7 +150,7 @@ impl Channel for AmqpChannel {
         Ok(queue.declared_message_count().unwrap_or(0) as usize)
     }
 
-    fn pull(&self, queue: &str) -> Result<Option<Delivery>, Failure> {
+    fn get(&self, queue: &str) -> Result<Option<Delivery>, Failure> {
         let got = self.channel.basic_get(queue, false).map_err(failure)?;
         Ok(got.map(|got| self.take(got.delivery)))
     }

@@ -129,8 +129,9 @@ impl AmqpTransport {
                 "the broker refused the credentials of {}, or closed the connection while it checked them",
                 self.url.authentication
             ),
-            Error::UnexpectedSocketClose => format!("{error}; is that a RabbitMQ port?"),
-            Error::ConnectionTimeout => "no connection within the limit".to_owned(),
+            Error::UnexpectedSocketClose => {
+                format!("{}; is that a RabbitMQ port?", describe(&error))
+            }
             other => describe(&other),
         })
     }
@@ -190,18 +191,69 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-/// amiquip's error in words. Its URL errors hold the URL with the password; we never give it one, and show none.
+/// An error of amiquip in this library's words; reply texts of the broker and errors of the operating
+/// system are kept.
+///
+/// amiquip's errors about URLs show the URL with its password. amiquip is never given a URL, and the
+/// last arm shows none.
 fn describe(error: &Error) -> String {
     match error {
         Error::ServerClosedConnection { code, message } => {
             format!("the broker closed the connection: {code} {message}")
         }
-        Error::InsecureUrl { .. }
-        | Error::UrlNoSocketAddrs { .. }
-        | Error::ResolveUrlToSocketAddr { .. }
-        | Error::FailedToConnect { .. }
-        | Error::InvalidUrlScheme { .. } => "the URL was refused".to_owned(),
-        other => other.to_string(),
+        Error::ServerClosedChannel { code, message, .. } => {
+            format!("the broker closed the channel: {code} {message}")
+        }
+        Error::ClientClosedConnection => "the connection is closed".to_owned(),
+        Error::ClientClosedChannel => "the channel is closed".to_owned(),
+        Error::UnexpectedSocketClose => "the socket was closed".to_owned(),
+        Error::IoErrorReadingSocket { source } => {
+            format!("reading from the socket failed: {source}")
+        }
+        Error::IoErrorWritingSocket { source } => format!("writing to the socket failed: {source}"),
+        Error::MissedServerHeartbeats => "the broker missed its heartbeats".to_owned(),
+        Error::InvalidCredentials => "the broker refused the credentials".to_owned(),
+        Error::ConnectionTimeout => "no connection within the limit".to_owned(),
+        Error::SaslSecureNotSupported => {
+            "the broker asked for a second login step (connection.secure), \
+             which is not supported"
+                .to_owned()
+        }
+        Error::UnsupportedAuthMechanism {
+            available,
+            requested,
+        } => format!("the broker does not accept {requested} logins, only {available}"),
+        Error::UnsupportedLocale {
+            available,
+            requested,
+        } => format!("the broker does not support the locale {requested}, only {available}"),
+        Error::FrameMaxTooSmall { min, requested } => {
+            format!(
+                "the broker allows frames of {requested} bytes, where at least {min} are needed"
+            )
+        }
+        Error::ExhaustedChannelIds | Error::UnavailableChannelId { .. } => {
+            "the connection has no free channel left (channel_max)".to_owned()
+        }
+        // A channel learns only that amiquip's I/O thread is gone; closing the connection tells why.
+        Error::EventLoopClientDropped | Error::EventLoopDropped => {
+            "the I/O thread of the connection has ended".to_owned()
+        }
+        Error::IoThreadPanic => "the thread of the connection panicked".to_owned(),
+        Error::CreatePollHandle { source }
+        | Error::RegisterWithPollHandle { source }
+        | Error::DeregisterWithPollHandle { source }
+        | Error::FailedToPoll { source } => format!("polling the socket failed: {source}"),
+        Error::ForkFailed { source } => {
+            format!("failed to spawn the thread of the connection: {source}")
+        }
+        Error::MalformedFrame
+        | Error::FrameUnexpected
+        | Error::ClientException
+        | Error::ReceivedFrameWithBogusChannelId { .. }
+        | Error::DuplicateConsumerTag { .. }
+        | Error::UnknownConsumerTag { .. } => "the broker broke the AMQP protocol".to_owned(),
+        _ => "the URL was refused".to_owned(),
     }
 }
 
