@@ -1,4 +1,4 @@
-//! Runs the user's code for one delivery: decode, call, and catch what it throws.
+//! Runs the user's code for one delivery: decodes the body, calls the handler, catches panics.
 
 use super::{Answer, Reason};
 use crate::message::codec::Decode;
@@ -8,7 +8,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// A handler with its payload type and its codec taken into it.
+/// A handler with its payload type erased and its codec included.
 pub(crate) type Handler = Arc<dyn Fn(&Arc<Opened>) -> Verdict + Send + Sync>;
 
 pub(crate) fn handler<T, R, F>(codec: impl Decode<T>, handle: F) -> Handler
@@ -38,7 +38,8 @@ fn decode<T>(codec: &impl Decode<T>, opened: &Opened) -> Result<T, Verdict> {
     }
 }
 
-/// The answer is taken apart in here too: its conversions are the user's code as well.
+/// Calls the handler and converts its answer. The conversion runs inside `catch_unwind` too, since
+/// `Answer` and the `Display` of the reason are the user's code as well.
 fn call<T, R: Answer>(handle: &impl Fn(Message<T>) -> R, message: Message<T>) -> Verdict {
     catch_unwind(AssertUnwindSafe(|| {
         handle(message).into_ack().into_verdict()
@@ -49,7 +50,7 @@ fn call<T, R: Answer>(handle: &impl Fn(Message<T>) -> R, message: Message<T>) ->
     })
 }
 
-/// The text of a panic, whatever was thrown.
+/// Describes the payload of a panic.
 pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> String {
     let text = if let Some(text) = panic.downcast_ref::<&str>() {
         format!("panicked: {text}")

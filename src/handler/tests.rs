@@ -56,7 +56,7 @@ mod inference {
     }
 
     #[test]
-    fn a_panic_and_nothing_else() {
+    fn closure_that_only_panics_compiles() {
         let panics = std::panic::catch_unwind(|| accepts(|_| -> () { panic!("on purpose") }));
         assert!(panics.is_err());
     }
@@ -101,7 +101,7 @@ mod inference {
 }
 
 #[test]
-fn text_of_a_reason() {
+fn reason_text() {
     assert_eq!(reason("as it: is ").text, "as it: is ");
     assert_eq!(reason("").text, "no reason given");
 
@@ -121,7 +121,7 @@ fn text_of_a_reason() {
 }
 
 #[test]
-fn fatal_wherever_it_stands() {
+fn fatal_error_is_found_anywhere_in_the_chain() {
     let fatal = || FatalError::new("no such sku");
     let boxed: Box<dyn Error + Send + Sync> = Box::new(fatal());
     let twice: Box<dyn Error + Send + Sync> = Box::new(Refusal::Through(fatal()));
@@ -169,7 +169,7 @@ fn fatal_wherever_it_stands() {
 }
 
 #[test]
-fn fatal_however_it_was_said() {
+fn fatal_error_is_found_in_every_kind_of_retry() {
     let text = "FatalError: x";
     let said = [
         Err::<(), _>(FatalError::new("x")).into_ack(),
@@ -183,7 +183,7 @@ fn fatal_however_it_was_said() {
     }
 }
 
-/// An error whose every method can be made to misbehave.
+/// An error with methods that misbehave on request.
 #[derive(Debug, Default)]
 struct Hostile {
     display: Misbehaviour,
@@ -201,7 +201,7 @@ enum Misbehaviour {
     Endless,
 }
 
-/// A panic payload that panics when it is dropped.
+/// A panic payload that panics on drop.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -276,7 +276,7 @@ fn quietly<T>(run: impl FnOnce() -> T) -> T {
 
 proptest! {
     #[test]
-    fn a_reason_never_panics_and_always_ends(
+    fn reason_never_panics_and_always_ends(
         display in misbehaviour(),
         source in misbehaviour(),
         drop in misbehaviour(),
@@ -295,14 +295,14 @@ proptest! {
     }
 
     #[test]
-    fn a_string_stays_as_it_is(text in ".{1,80}") {
+    fn string_reason_is_unchanged(text in ".{1,80}") {
         let reason = reason(text.clone());
         prop_assert_eq!(reason.text, text);
     }
 }
 
 #[test]
-fn an_error_that_fails_to_format() {
+fn error_that_fails_to_format() {
     #[derive(Debug)]
     struct Unformattable;
     impl fmt::Display for Unformattable {
@@ -315,7 +315,7 @@ fn an_error_that_fails_to_format() {
 }
 
 #[test]
-fn a_long_chain_is_cut_but_fatal_is_still_found() {
+fn long_chain_is_cut_but_fatal_error_is_found() {
     let mut error = anyhow::Error::new(FatalError::new("deep"));
     for n in 0..200 {
         error = error.context(format!("level {n}"));

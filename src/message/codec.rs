@@ -1,40 +1,40 @@
-//! How a payload becomes a message body and back.
+//! Codecs: how payloads are encoded into message bodies and decoded from them.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::error::Error;
 use std::fmt;
 
-/// Turns a payload into a message body.
+/// Encodes payloads into message bodies.
 ///
-/// Apart from [`Decode`], so that a service that only publishes a type need not be able to read it.
+/// Separate from [`Decode`], so that a service can publish types it cannot read.
 pub trait Encode<T: ?Sized>: Send + Sync + 'static {
-    /// The MIME type of what [`encode`](Self::encode) returns; it becomes the message's `content_type`.
+    /// The MIME type of the encoded body, used as the `content_type` of the message.
     fn content_type(&self) -> &str;
 
-    /// The payload as a body.
+    /// Encodes a payload.
     ///
     /// # Errors
     ///
-    /// When the payload has no such form. Nothing is published then.
+    /// Returns an error if the payload cannot be encoded. Nothing is published in that case.
     fn encode(&self, payload: &T) -> Result<Vec<u8>, CodecError>;
 }
 
-/// Turns a message body into a payload.
+/// Decodes message bodies into payloads.
 pub trait Decode<T>: Send + Sync + 'static {
-    /// Reads a body, given the message's content type if it has one.
+    /// Decodes a body; `content_type` is that of the message, if it has one.
     ///
     /// # Errors
     ///
-    /// When the body, or its content type, is not what was expected. The message is parked then, and its handler does
-    /// not run. A panic counts as an error.
+    /// Returns an error if the body or its content type is not as expected. The message is parked in
+    /// that case, and its handler does not run. A panic counts as an error.
     fn decode(&self, body: &[u8], content_type: Option<&str>) -> Result<T, CodecError>;
 }
 
-/// JSON, for any type that serde can write or read.
+/// JSON, for every type that implements serde's traits.
 ///
-/// Reads bodies of `application/json`, `text/json`, any type that ends in `+json`, and of no type at all; refuses
-/// others.
+/// Decodes bodies with the content types `application/json`, `text/json` and `…+json`, and bodies
+/// without a content type. Refuses all others.
 ///
 /// ```
 /// use rungmq::{Decode, Encode, Json};
@@ -56,8 +56,9 @@ impl<T: Serialize + ?Sized> Encode<T> for Json {
     }
 
     fn encode(&self, payload: &T) -> Result<Vec<u8>, CodecError> {
-        serde_json::to_vec(payload)
-            .map_err(|error| CodecError::new(format!("the payload cannot be JSON: {error}")))
+        serde_json::to_vec(payload).map_err(|error| {
+            CodecError::new(format!("the payload cannot be encoded as JSON: {error}"))
+        })
     }
 }
 
@@ -69,7 +70,7 @@ impl<T: DeserializeOwned> Decode<T> for Json {
         serde_json::from_slice(body).map_err(|error| {
             CodecError::new(match error.classify() {
                 serde_json::error::Category::Data => {
-                    format!("the JSON is not what was expected: {error}")
+                    format!("the JSON does not match the expected type: {error}")
                 }
                 _ => format!("the body is not JSON: {error}"),
             })
@@ -79,7 +80,7 @@ impl<T: DeserializeOwned> Decode<T> for Json {
 
 /// Plain text in UTF-8.
 ///
-/// Reads bodies of any `text/…` type and of no type at all; refuses others.
+/// Decodes bodies with a content type `text/…` and bodies without one. Refuses all others.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Text;
 
@@ -102,7 +103,7 @@ impl Decode<String> for Text {
     }
 }
 
-/// The bytes as they are, whatever the content type says.
+/// Raw bytes. Decodes bodies of every content type.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bytes;
 
@@ -122,10 +123,10 @@ impl Decode<Vec<u8>> for Bytes {
     }
 }
 
-/// A payload that could not become a body, or a body that could not become a payload.
+/// An error from encoding or decoding a payload.
 ///
-/// Its message is one line and says what was wrong; it becomes part of the `x-acemq-error` header of a message that is
-/// parked because it could not be decoded.
+/// The message is a single line. A message that is parked because it could not be decoded carries it
+/// in its `x-acemq-error` header.
 #[derive(Debug)]
 pub struct CodecError {
     message: String,
@@ -133,7 +134,7 @@ pub struct CodecError {
 }
 
 impl CodecError {
-    /// An error with a message of its own. Line breaks and other control characters in it become spaces.
+    /// Creates an error with a message. Control characters, line breaks among them, become spaces.
     #[must_use]
     pub fn new(message: impl AsRef<str>) -> Self {
         Self {
@@ -142,7 +143,7 @@ impl CodecError {
         }
     }
 
-    /// An error with the error that led to it, which the message need not repeat.
+    /// Creates an error with a message and a source. The message need not repeat the source.
     #[must_use]
     pub fn caused_by(
         message: impl AsRef<str>,
@@ -169,7 +170,7 @@ impl Error for CodecError {
     }
 }
 
-/// Checks a content type, without its parameters and in lower case; a message without one passes.
+/// Checks a content type without its parameters, in lower case. A missing or blank one passes.
 fn check_type(
     expected: &str,
     content_type: Option<&str>,
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn json_there_and_back() {
+    fn json_round_trip() {
         let order = Order {
             sku: "ü-1".to_owned(),
             quantity: 3,
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_is_only_written() {
+    fn encodes_a_type_that_cannot_be_decoded() {
         #[derive(Serialize)]
         struct Borrowed<'a> {
             sku: &'a str,
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn content_types_json_reads() {
+    fn json_content_types() {
         let body = r#"{"sku":"a","quantity":1}"#;
         for accepted in [
             "application/json",
@@ -266,11 +267,11 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_what_was_wrong() {
+    fn errors_name_the_problem() {
         let missing = order(r#"{"sku":"a"}"#, None).unwrap_err();
         assert_eq!(
             missing,
-            "the JSON is not what was expected: missing field `quantity` at line 1 column 11"
+            "the JSON does not match the expected type: missing field `quantity` at line 1 column 11"
         );
         let broken = order("nonsense", None).unwrap_err();
         assert!(broken.starts_with("the body is not JSON: "), "{broken}");
@@ -283,10 +284,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_json() {
+    fn unencodable_json() {
         let keys = std::collections::BTreeMap::from([(vec![1], 1)]);
         let error = Json.encode(&keys).unwrap_err().to_string();
-        assert_eq!(error, "the payload cannot be JSON: key must be a string");
+        assert_eq!(
+            error,
+            "the payload cannot be encoded as JSON: key must be a string"
+        );
     }
 
     #[test]
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_keeps_its_source_and_one_line() {
+    fn error_has_a_source_and_a_single_line() {
         let error = CodecError::caused_by("bad\nframe", "too short");
         assert_eq!(error.to_string(), "bad frame");
         assert_eq!(error.source().unwrap().to_string(), "too short");
@@ -332,7 +336,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_body_and_type_ends_in_a_value_or_one_line(
+        fn any_body_gives_a_value_or_a_single_line_error(
             body in prop::collection::vec(any::<u8>(), 0..64),
             content_type in prop::option::of("[ -~]{0,20}|application/json"),
         ) {

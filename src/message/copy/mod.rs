@@ -1,4 +1,7 @@
-//! What a copy of a delivery carries, and how its headers are made to fit a frame. Pure.
+//! Builds the copy of a delivery for a retry, a dead letter or a parked message. Pure.
+//!
+//! Headers of a message must fit one frame. If a copy would not fit, its reason is cut first and headers
+//! are left out next.
 
 use super::Opened;
 use super::delivery::Outgoing;
@@ -10,9 +13,11 @@ use super::wire::{
 };
 use crate::naming::LONGEST_NAME;
 
-/// A frame's type, channel, size and end mark; a content header's class, weight, body size and property flags.
+/// Bytes of a content header frame around properties and headers: the frame's type, channel, size and
+/// end mark (8); class, weight, body size and property flags (14).
 const FRAME_OVERHEAD: usize = 8 + 14;
-/// What gives way, in this order, when headers do not fit even without a reason; then the application's largest.
+/// Headers to leave out, in this order, if they do not fit without a reason. The largest application
+/// headers follow.
 const EXPENDABLE: [&str; 6] = [
     ORIGINAL_EXCHANGE,
     ORIGINAL_ROUTING_KEY,
@@ -22,14 +27,14 @@ const EXPENDABLE: [&str; 6] = [
     TYPE,
 ];
 
-/// A copy, and the headers that had to be left out to make it fit.
+/// A copy and the names of the headers left out to make it fit.
 #[derive(Debug)]
 pub(crate) struct Copy {
     pub(crate) message: Outgoing,
     pub(crate) left_out: Vec<String>,
 }
 
-/// A copy of `opened` for `queue`, on its `attempt`, with `reason` in `x-acemq-error` when there is one.
+/// Copies `opened` for `queue` with the given `attempt`; a `reason` goes into `x-acemq-error`.
 pub(crate) fn copy(
     opened: &Opened,
     queue: &str,
@@ -72,7 +77,7 @@ pub(crate) fn copy(
     Copy { message, left_out }
 }
 
-/// A dead letter as a fresh message for `queue`: attempt 1, no error, its age counted from now.
+/// Turns a dead letter into a fresh message for `queue`: attempt 1, no error, age counted from now.
 pub(crate) fn replayed(
     opened: &Opened,
     queue: &str,
@@ -92,8 +97,8 @@ fn is_carried(name: &str) -> bool {
             .any(|prefix| name.starts_with(prefix))
 }
 
-/// Left out are `expiration`, which would end a rung's wait early, `user_id`, which the broker refuses from another user,
-/// and `cluster_id`.
+/// Leaves out `expiration`, which would end the wait in a rung early, `user_id`, which the broker
+/// refuses from another user, and `cluster_id`.
 fn carried_properties(original: &Properties, id: &str) -> Properties {
     Properties {
         delivery_mode: Some(PERSISTENT),
@@ -105,7 +110,7 @@ fn carried_properties(original: &Properties, id: &str) -> Properties {
     }
 }
 
-/// How many bytes the properties take in a content header, the headers not counted.
+/// The encoded size of the properties in bytes, without the headers.
 pub(crate) fn encoded_len(properties: &Properties) -> usize {
     let texts = [
         &properties.content_type,
@@ -130,12 +135,13 @@ pub(crate) fn encoded_len(properties: &Properties) -> usize {
         + if properties.timestamp.is_some() { 8 } else { 0 }
 }
 
-/// How many bytes a content header with these takes as a frame.
+/// The size in bytes of the content header frame for `properties` and `headers`.
 pub(crate) fn header_frame_len(properties: &Properties, headers: &Headers) -> usize {
     FRAME_OVERHEAD + encoded_len(properties) + headers.encoded_len()
 }
 
-/// Makes the headers fit into `room` bytes: the reason is cut, then headers go. Returns the names of those that went.
+/// Makes the headers fit into `room` bytes: cuts the reason, then removes headers. Returns the names of
+/// the removed headers.
 fn fit(headers: &mut Headers, room: usize) -> Vec<String> {
     cut_reason(headers, room);
     let mut left_out = Vec::new();
@@ -170,7 +176,8 @@ fn cut_reason(headers: &mut Headers, room: usize) {
     }
 }
 
-/// The largest header that may go: the application's first, then whatever is not needed to count attempts and ages.
+/// The largest removable header: application headers first, then reserved ones. Id, attempt and
+/// first-seen always stay, because retries count by them.
 fn largest_expendable(headers: &Headers) -> Option<String> {
     const KEPT: [&str; 3] = [ID, ATTEMPT, FIRST_SEEN];
     headers
