@@ -1,6 +1,6 @@
-//! Prometheus' text format 0.0.4.
+//! Renders a snapshot in Prometheus' text format 0.0.4.
 
-use super::families::{Family, Kind};
+use super::families::{Family, MetricKind};
 use super::snapshot::{Sample, Snapshot, Value};
 use std::fmt::{self, Write};
 
@@ -26,9 +26,9 @@ fn write_all(out: &mut String, snapshot: &Snapshot) -> fmt::Result {
 fn write_head(out: &mut String, family: &Family) -> fmt::Result {
     let name = underscored(family.name);
     let kind = match family.kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Histogram(_) => "histogram",
+        MetricKind::Counter => "counter",
+        MetricKind::Gauge => "gauge",
+        MetricKind::Histogram(_) => "histogram",
     };
     writeln!(out, "# HELP {name} {}", family.help)?;
     writeln!(out, "# TYPE {name} {kind}")
@@ -51,7 +51,7 @@ fn write_sample(out: &mut String, sample: &Sample) -> fmt::Result {
     }
 }
 
-/// The labels in braces, with the bound of a histogram's bucket behind them; nothing when there is none of either.
+/// The labels in braces, followed by the bound of a histogram bucket; empty without labels and bound.
 fn labels(sample: &Sample, bound: Option<f64>) -> String {
     let mut pairs: Vec<String> = sample
         .labels()

@@ -1,4 +1,4 @@
-//! From a topology to the declarations it takes, in order. Pure: no I/O.
+//! Plans a topology: turns it into declarations in order, and collects problems. Pure.
 
 use super::Topology;
 use super::declaration::Declaration;
@@ -12,7 +12,7 @@ use crate::naming;
 use crate::retry::RetryLadder;
 use std::fmt;
 
-/// What a [`Topology`] would declare, in order. Its `Display` has a line for each declaration.
+/// The declarations of a [`Topology`], in order. `Display` has a line for each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     declarations: Vec<Declaration>,
@@ -20,7 +20,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What can be declared and may still surprise, one line each.
+    /// Warnings about valid declarations with surprising effects, one line each.
     pub fn warnings(&self) -> impl ExactSizeIterator<Item = &str> {
         self.warnings.iter().map(String::as_str)
     }
@@ -40,7 +40,8 @@ impl fmt::Display for Plan {
     }
 }
 
-/// What a consumer declares before it subscribes; never its source queue, which may belong to somebody else.
+/// The declarations of a consumer before it subscribes. The source queue is not among them, because it
+/// may belong to another service.
 pub(crate) fn consumer_share(queue: &str, ladder: &RetryLadder) -> Vec<Declaration> {
     let mut share = dead_letter_share(queue, naming::DEAD_LETTER_EXCHANGE);
     share.extend(retry_share(queue, ladder));
@@ -73,8 +74,10 @@ fn bound_queue(queue: &str, exchange: &str) -> [Declaration; 2] {
     ]
 }
 
-/// The rungs and the way home from them; nothing without rungs. A rung without its exchange and its binding home would
-/// lose every message in it, so they are declared together.
+/// The rungs of `queue`, the retry exchange and the binding that returns messages to `queue`; empty
+/// without rungs.
+///
+/// They are declared together, because a rung without the exchange and the binding loses its messages.
 pub(crate) fn retry_share(queue: &str, ladder: &RetryLadder) -> Vec<Declaration> {
     if ladder.rungs().is_empty() {
         return Vec::new();
@@ -198,7 +201,7 @@ impl Planner {
         }
         if !queue.durable && !queue.exclusive {
             self.problems.add(format!(
-                "the queue {name} is transient but not exclusive, which RabbitMQ 4 has given up"
+                "the queue {name} is transient but not exclusive, which RabbitMQ 4 does not support"
             ));
         }
     }
@@ -214,7 +217,7 @@ impl Planner {
             self.problems.check_length(&what, argument);
             if value.has_nan() {
                 self.problems.add(format!(
-                    "the queue {name} sets {argument} to NaN, which no declaration of it would ever be equal to"
+                    "the queue {name} sets {argument} to NaN, which never equals itself in a later declaration"
                 ));
             }
             if argument == QUEUE_TYPE_ARGUMENT {
@@ -223,7 +226,7 @@ impl Planner {
                         "the queue {name} is a stream, and streams are not supported yet"
                     ),
                     _ => format!(
-                        "the queue {name} sets {QUEUE_TYPE_ARGUMENT} as an argument: say quorum() or classic()"
+                        "the queue {name} sets {QUEUE_TYPE_ARGUMENT} as an argument: use quorum() or classic()"
                     ),
                 });
             }
@@ -261,8 +264,8 @@ impl Planner {
             }
             self.problems
                 .check_length(&format!("{of}: the routing key"), &binding.routing_key);
-            // By what the application asked for, not by what is planned: a queue with a problem of its own is none
-            // that is missing.
+            // The requested queues count, not the planned ones: a queue left out of the plan for another
+            // problem is not missing.
             let declared = topology.queues.iter().any(|q| q.name == *queue);
             if !declared && !self.has_queue(queue) {
                 self.problems
@@ -304,7 +307,7 @@ impl Planner {
         }
     }
 
-    /// Adds a declaration once; two different ones of one name are a problem.
+    /// Adds a declaration if it is new. Two different declarations of one name are a problem.
     fn add(&mut self, declaration: Declaration) {
         let same = |planned: &&Declaration| match (*planned, &declaration) {
             (Declaration::Exchange { name: a, .. }, Declaration::Exchange { name: b, .. })
@@ -328,7 +331,7 @@ impl Planner {
 
 fn arguments(queue: &Queue, dead_letter_exchange: &str) -> Headers {
     let mut arguments = queue.arguments.clone();
-    // A classic queue has no type among its arguments: another service's declaration of it has none either.
+    // A classic queue has no type argument, to equal the declarations of other AceMQ libraries.
     if queue.resolved_kind() == QueueKind::Quorum {
         arguments.insert(QUEUE_TYPE_ARGUMENT, "quorum");
     }
