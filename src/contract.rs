@@ -1,7 +1,7 @@
 //! Tests the pure parts of the library against `fixtures/contract.json`.
 //!
-//! The fixture states the contract with the AceMQ libraries in other languages; it is not generated from
-//! this code.
+//! The fixture states the contract with the AceMQ libraries in other languages; it is not generated
+//! from this code.
 
 use crate::message::envelope::Envelope;
 use crate::message::headers::{HeaderValue, Headers, Properties};

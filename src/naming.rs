@@ -1,7 +1,7 @@
 //! The names of the exchanges and queues that the library declares.
 //!
-//! The AceMQ libraries in other languages use the same names: services that share a queue also share its
-//! dead-letter queue, parked queue and retry queues. The names here never change.
+//! The AceMQ libraries in other languages use the same names: services that share a queue also
+//! share its dead-letter queue, parked queue and retry queues. The names here never change.
 //!
 //! ```
 //! use rungmq::naming;
@@ -43,9 +43,9 @@ pub fn parked_queue(queue: &str) -> String {
 
 /// The retry queue in which messages of `queue` wait for `delay` before the next delivery.
 ///
-/// The delay is rounded up to whole milliseconds and written in the largest unit of `h`, `m` and `s`
-/// that divides it, or in `ms` if none does: 60 s is `1m`, 90 s is `90s`, 45.5 s is `45500ms`. A delay
-/// of zero, for which no queue is declared, is `0s`.
+/// The delay is rounded up to whole milliseconds and written in the largest unit of `h`, `m` and
+/// `s` that divides it, or in `ms` if none does: 60 s is `1m`, 90 s is `90s`, 45.5 s is `45500ms`.
+/// A delay of zero, for which no queue is declared, is `0s`.
 ///
 /// AceMQ for Ruby, Go and Python truncates fractions of a second instead, so names differ for such
 /// delays.
@@ -100,8 +100,8 @@ pub(crate) fn abbreviated(name: &str) -> String {
 
 /// A name or routing key is longer than the 255 bytes that AMQP allows.
 ///
-/// The limit counts bytes, not characters. Names of dead-letter, parked and retry queues are longer than
-/// the name of their queue and may exceed the limit first.
+/// The limit counts bytes, not characters. Names of dead-letter, parked and retry queues are longer
+/// than the name of their queue and may exceed the limit first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameTooLong {
     what: &'static str,

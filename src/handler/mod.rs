@@ -14,8 +14,8 @@ pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A handler's answer to one message.
 ///
-/// A reason is anything that converts into a boxed error: a string, an error type, or the error of a
-/// `?`. A message that goes to the dead-letter or parked queue carries it in its `x-acemq-error`
+/// A reason is anything that converts into a boxed error: a string, an error type, or the error of
+/// a `?`. A message that goes to the dead-letter or parked queue carries it in its `x-acemq-error`
 /// header.
 ///
 /// ```
@@ -52,11 +52,11 @@ impl Ack {
         }
     }
 
-    /// Retries the message according to the retry policy. After the last attempt, or at the age limit of
-    /// the policy, the message goes to the dead-letter queue.
+    /// Retries the message according to the retry policy. After the last attempt, or at the age
+    /// limit of the policy, the message goes to the dead-letter queue.
     ///
-    /// With a [`FatalError`] anywhere in the source chain of the reason there is no retry: the message
-    /// goes to the dead-letter queue immediately.
+    /// With a [`FatalError`] anywhere in the source chain of the reason there is no retry: the
+    /// message goes to the dead-letter queue immediately.
     pub fn retry(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
             kind: AckKind::Retry(reason.into()),
@@ -77,7 +77,8 @@ impl Ack {
         }
     }
 
-    /// Converts the answer to plain data. Catches panics of the reason's `Display`, `source` and `Drop`.
+    /// Converts the answer to plain data. Catches panics of the reason's `Display`, `source` and
+    /// `Drop`.
     pub(crate) fn into_verdict(self) -> Verdict {
         match self.kind {
             AckKind::Accept => Verdict::Accept,
@@ -99,12 +100,12 @@ impl Ack {
     }
 }
 
-/// The return type of a message handler: [`Ack`], `()` for [`Ack::accept`], or a `Result` of either,
-/// whose `Err(e)` means [`Ack::retry(e)`](Ack::retry).
+/// The return type of a message handler: [`Ack`], `()` for [`Ack::accept`], or a `Result` of
+/// either, whose `Err(e)` means [`Ack::retry(e)`](Ack::retry).
 ///
-/// The error is any type that converts into `Box<dyn Error + Send + Sync>`. A handler with errors of
-/// several types returns that type or `anyhow::Error`; a `Box<dyn Error>` without `Send + Sync` does not
-/// compile.
+/// The error is any type that converts into `Box<dyn Error + Send + Sync>`. A handler with errors
+/// of several types returns that type or `anyhow::Error`; a `Box<dyn Error>` without `Send + Sync`
+/// does not compile.
 #[diagnostic::on_unimplemented(
     message = "a message handler cannot return `{Self}`",
     note = "return `Ack`, `()`, or a `Result` of either whose error converts into `Box<dyn Error + Send + Sync>`",
@@ -138,8 +139,8 @@ impl<A: Answer, E: Into<Box<dyn Error + Send + Sync>>> Answer for Result<A, E> {
 
 /// An error that retrying cannot fix: the message goes to the dead-letter queue immediately.
 ///
-/// It takes effect anywhere in the source chain of a reason, so it survives `?`, added `anyhow` context,
-/// and an error enum that names it as its source.
+/// It takes effect anywhere in the source chain of a reason, so it survives `?`, added `anyhow`
+/// context, and an error enum that names it as its source.
 ///
 /// ```
 /// use rungmq::FatalError;
@@ -204,8 +205,8 @@ impl Error for FatalError {
     }
 }
 
-/// The source of every [`FatalError`], by which the error is recognised: boxes such as anyhow's hide the
-/// type of the outermost error from `downcast_ref`, but not the types of its sources.
+/// The source of every [`FatalError`], by which the error is recognised: boxes such as anyhow's
+/// hide the type of the outermost error from `downcast_ref`, but not the types of its sources.
 #[derive(Debug)]
 struct Marker {
     cause: Option<BoxError>,

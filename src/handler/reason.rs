@@ -16,7 +16,8 @@ const UNSHOWN: &str = "reason could not be shown";
 const MAX_DEPTH: usize = 1024;
 /// The number of links shown in the text.
 const MAX_SHOWN: usize = 32;
-/// The limit of the text in bytes, more than a message header can hold. It stops a runaway `Display`.
+/// The limit of the text in bytes, more than a message header can hold. It stops a runaway
+/// `Display`.
 const MAX_BYTES: usize = 256 * 1024;
 
 /// The reason for which a message was not accepted.

@@ -1,3 +1,5 @@
+//! Tests of answers and reasons.
+
 use super::*;
 use proptest::prelude::*;
 use std::cell::Cell;

@@ -26,8 +26,8 @@ pub trait Decode<T>: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if the body or its content type is not as expected. The message is parked in
-    /// that case, and its handler does not run. A panic counts as an error.
+    /// Returns an error if the body or its content type is not as expected. The message is parked
+    /// in that case, and its handler does not run. A panic counts as an error.
     fn decode(&self, body: &[u8], content_type: Option<&str>) -> Result<T, CodecError>;
 }
 
@@ -125,8 +125,8 @@ impl Decode<Vec<u8>> for Bytes {
 
 /// An error from encoding or decoding a payload.
 ///
-/// The message is a single line. A message that is parked because it could not be decoded carries it
-/// in its `x-acemq-error` header.
+/// The message is a single line. A message that is parked because it could not be decoded carries
+/// it in its `x-acemq-error` header.
 #[derive(Debug)]
 pub struct CodecError {
     message: String,

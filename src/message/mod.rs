@@ -1,6 +1,7 @@
 //! Messages: what a handler receives, what a service publishes, and what the library copies.
 //!
-//! Everything here is plain data and pure functions. Threads share a received message behind an `Arc`.
+//! Everything here is plain data and pure functions. Threads share a received message behind an
+//! `Arc`.
 
 pub(crate) mod codec;
 pub(crate) mod copy;
@@ -141,8 +142,8 @@ impl<T> Message<T> {
 
     /// The exchange this delivery was published to.
     ///
-    /// A retry names the exchange of the retry: `acemq.retry` after a wait on the broker, the default
-    /// exchange (an empty name) after a wait in the consumer.
+    /// A retry names the exchange of the retry: `acemq.retry` after a wait on the broker, the
+    /// default exchange (an empty name) after a wait in the consumer.
     /// [`original_exchange`](Self::original_exchange) is the same on every attempt.
     #[must_use]
     pub fn exchange(&self) -> &str {
@@ -156,7 +157,8 @@ impl<T> Message<T> {
         &self.opened.delivery.routing_key
     }
 
-    /// The exchange of the first publish, on every attempt and in the dead-letter and parked queues.
+    /// The exchange of the first publish, on every attempt and in the dead-letter and parked
+    /// queues.
     ///
     /// For a message that RabbitMQ itself dead-lettered, this comes from the oldest entry of the
     /// `x-death` header.

@@ -1,7 +1,7 @@
 //! The names and constants of the wire contract, and the format of message ids.
 //!
-//! AceMQ libraries in other languages read and write the same headers, so a name here never changes.
-//! Each name is spelled out in this module only.
+//! AceMQ libraries in other languages read and write the same headers, so a name here never
+//! changes. Each name is spelled out in this module only.
 
 /// The prefix of the headers that belong to the AceMQ libraries.
 pub(crate) const RESERVED_PREFIX: &str = "x-acemq-";

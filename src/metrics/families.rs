@@ -1,7 +1,7 @@
 //! The table of metrics: names, kinds, labels and help texts.
 //!
-//! The AceMQ libraries in other languages use the same names and labels, so that dashboards work for all
-//! of them.
+//! The AceMQ libraries in other languages use the same names and labels, so that dashboards work
+//! for all of them.
 
 /// The description of one metric.
 #[derive(Debug)]

@@ -19,9 +19,9 @@ pub use snapshot::{Histogram, Sample, Snapshot, Value};
 
 /// The outcome of a delivery.
 ///
-/// Each delivery that a consumer takes on has exactly one outcome. An outcome that needs a copy, such as
-/// a retry, counts only once the broker has confirmed the copy. Outcomes are the values of the label
-/// `outcome` of `acemq.consume.total` and `acemq.consume.duration`.
+/// Each delivery that a consumer takes on has exactly one outcome. An outcome that needs a copy,
+/// such as a retry, counts only once the broker has confirmed the copy. Outcomes are the values of
+/// the label `outcome` of `acemq.consume.total` and `acemq.consume.duration`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -35,11 +35,11 @@ pub enum Outcome {
     DeadLettered,
     /// The handler parked the message, or it could not be decoded. It went to the parked queue.
     Parked,
-    /// The delivery was requeued with its attempt unchanged, because its copy was not confirmed or a
-    /// drain ended its wait.
+    /// The delivery was requeued with its attempt unchanged, because its copy was not confirmed or
+    /// a drain ended its wait.
     HandedBack,
-    /// The result of the handler was discarded, because the broker had already taken the message back or
-    /// the deadline of a drain had passed.
+    /// The result of the handler was discarded, because the broker had already taken the message
+    /// back or the deadline of a drain had passed.
     Discarded,
 }
 
@@ -68,9 +68,10 @@ impl fmt::Display for Outcome {
 
 /// Receives an event for everything the library measures. The default methods do nothing.
 ///
-/// Methods run on the threads of the library, and [`published`](Self::published) also on the publishing
-/// thread, so they should be quick and must not block. Panics are caught and ignored. [`Registry`] is an
-/// observer that aggregates in memory; implement this trait to feed another metrics library.
+/// Methods run on the threads of the library, and [`published`](Self::published) also on the
+/// publishing thread, so they should be quick and must not block. Panics are caught and ignored.
+/// [`Registry`] is an observer that aggregates in memory; implement this trait to feed another
+/// metrics library.
 ///
 /// ```
 /// use rungmq::metrics::{Observer, SetAsideFailed};
@@ -131,7 +132,7 @@ pub trait Observer: Send + Sync + 'static {
         let _ = event;
     }
 
-    /// A reconnect attempt failed; the library pauses before the next one.
+    /// The library pauses before the next attempt to reconnect.
     fn retrying(&self, event: &Retrying) {
         let _ = event;
     }

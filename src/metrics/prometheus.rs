@@ -51,7 +51,8 @@ fn write_sample(out: &mut String, sample: &Sample) -> fmt::Result {
     }
 }
 
-/// The labels in braces, followed by the bound of a histogram bucket; empty without labels and bound.
+/// The labels in braces, followed by the bound of a histogram bucket; empty without labels and
+/// bound.
 fn labels(sample: &Sample, bound: Option<f64>) -> String {
     let mut pairs: Vec<String> = sample
         .labels()

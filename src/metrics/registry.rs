@@ -27,13 +27,13 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct Registry {
-    /// One table for each of [`FAMILIES`], in the same order. The lock is held for one update or one
-    /// clone, never while calling out.
+    /// One table for each of [`FAMILIES`], in the same order. The lock is held for one update or
+    /// one clone, never while calling out.
     tables: Arc<Mutex<Vec<SeriesTable>>>,
 }
 
-/// The series of one metric by its first and second label; a missing label is empty. The maps are nested
-/// so that a lookup by `&str` does not allocate.
+/// The series of one metric by its first and second label; a missing label is empty. The maps are
+/// nested so that a lookup by `&str` does not allocate.
 type SeriesTable = BTreeMap<String, BTreeMap<String, Value>>;
 
 impl Registry {

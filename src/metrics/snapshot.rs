@@ -58,8 +58,8 @@ impl Snapshot {
     }
 }
 
-/// One series and its value. `Display` shows the series alone: `name{label=value,…}`, or `name` without
-/// labels.
+/// One series and its value. `Display` shows the series alone: `name{label=value,…}`, or `name`
+/// without labels.
 #[derive(Clone, Debug)]
 pub struct Sample {
     family: &'static Family,
@@ -164,8 +164,8 @@ impl Histogram {
         self.sum
     }
 
-    /// Upper bounds in ascending order, each with the number of values not above it. The last bound is
-    /// infinity.
+    /// Upper bounds in ascending order, each with the number of values not above it. The last bound
+    /// is infinity.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         let within = self.counts.iter().scan(0, |total, count| {

@@ -1,3 +1,5 @@
+//! Tests of the registry and its output.
+
 use super::*;
 use std::time::Duration;
 

@@ -25,7 +25,8 @@ pub(crate) enum Verdict {
     },
 }
 
-/// The prefix of the reason for an undecodable message. The rest may quote the body, so logs omit it.
+/// The prefix of the reason for an undecodable message. The rest may quote the body, so logs omit
+/// it.
 pub(crate) const UNDECODABLE: &str = "could not be decoded";
 
 /// Where a message waits for its next attempt, and for how long, without jitter.
@@ -52,7 +53,8 @@ pub(crate) enum Decision {
     },
 }
 
-/// Decides what happens to a delivery; `attempt` counts from 1, and `age` is `None` if it is unknown.
+/// Decides what happens to a delivery; `attempt` counts from 1, and `age` is `None` if it is
+/// unknown.
 pub(crate) fn decide(
     verdict: Verdict,
     policy: &RetryPolicy,

@@ -8,8 +8,8 @@ use std::time::Duration;
 /// What a [`RetryPolicy`] does with a message whose handler always fails. Created by
 /// [`RetryPolicy::explain`].
 ///
-/// `Display` formats a table for a terminal, [`markdown`](Self::markdown) one for a document. Both have
-/// a line for each attempt.
+/// `Display` formats a table for a terminal, [`markdown`](Self::markdown) one for a document. Both
+/// have a line for each attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     policy: RetryPolicy,
@@ -22,8 +22,8 @@ pub struct Explanation {
 pub struct ExplainedAttempt {
     /// The number of the attempt, starting at 1.
     pub attempt: u32,
-    /// The age of the message at the start of this attempt: the sum of the waits before it. Jitter, the
-    /// time in the handler, and the time in the source queue are not included.
+    /// The age of the message at the start of this attempt: the sum of the waits before it. Jitter,
+    /// the time in the handler, and the time in the source queue are not included.
     pub age: Duration,
     /// What follows if the attempt fails.
     pub then: NextStep,

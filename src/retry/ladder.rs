@@ -16,9 +16,9 @@ const LONGEST_MILLIS: u64 = 315_360_000_000;
 
 /// The rungs of one queue: the retry queues on the broker, one for each delay.
 ///
-/// A delay at or above the retry threshold is spent on the broker, a shorter one in the consumer. With a
-/// threshold of zero every delay is spent in the consumer. Jitter does not apply to rungs: their delays
-/// are those of the policy.
+/// A delay at or above the retry threshold is spent on the broker, a shorter one in the consumer.
+/// With a threshold of zero every delay is spent in the consumer. Jitter does not apply to rungs:
+/// their delays are those of the policy.
 ///
 /// ```
 /// use rungmq::{RetryLadder, RetryPolicy};
@@ -47,8 +47,8 @@ pub struct Rung {
 }
 
 impl RetryLadder {
-    /// Creates the ladder that `policy` needs for `queue`, with delays of at least `threshold` spent on
-    /// the broker.
+    /// Creates the ladder that `policy` needs for `queue`, with delays of at least `threshold`
+    /// spent on the broker.
     ///
     /// # Errors
     ///
@@ -95,8 +95,8 @@ impl RetryLadder {
         self.rungs.is_empty()
     }
 
-    /// The queue arguments of a rung. They are part of the contract: the broker refuses a declaration
-    /// with other arguments once another service has declared the rung.
+    /// The queue arguments of a rung. They are part of the contract: the broker refuses a
+    /// declaration with other arguments once another service has declared the rung.
     pub(crate) fn arguments(&self, rung: &Rung) -> Headers {
         let mut arguments = Headers::new();
         arguments.insert(TTL_ARGUMENT, rung.millis());
@@ -137,10 +137,11 @@ impl Rung {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LadderError {
-    /// The delay is longer than the ten years (315 360 000 000 ms) the broker accepts. Shorten the delay
-    /// or the cap of the policy.
+    /// The delay is longer than the ten years (315 360 000 000 ms) the broker accepts. Shorten the
+    /// delay or the cap of the policy.
     DelayTooLong(Duration),
-    /// The name of the queue or of a rung is longer than AMQP allows. Shorten the name of the queue.
+    /// The name of the queue or of a rung is longer than AMQP allows. Shorten the name of the
+    /// queue.
     NameTooLong(NameTooLong),
 }
 

@@ -1,7 +1,7 @@
 //! Retries: when a message is delivered again, where it waits, and when it is given up.
 //!
-//! Everything here is pure: no I/O, no clock, no random numbers. Retries wait in the consumer or on the
-//! broker, in retry queues called rungs; the rungs of one queue form its ladder.
+//! Everything here is pure: no I/O, no clock, no random numbers. Retries wait in the consumer or on
+//! the broker, in retry queues called rungs; the rungs of one queue form its ladder.
 
 mod decide;
 mod explain;

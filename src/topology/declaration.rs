@@ -9,8 +9,8 @@ use std::fmt;
 pub enum ExchangeKind {
     /// Routes to queues bound with exactly the routing key of the message.
     Direct,
-    /// Routes to queues whose binding key matches the routing key: `*` matches one word, `#` any number
-    /// of words.
+    /// Routes to queues whose binding key matches the routing key: `*` matches one word, `#` any
+    /// number of words.
     Topic,
     /// Routes to all bound queues.
     Fanout,
@@ -69,8 +69,8 @@ impl Declaration {
         }
     }
 
-    /// A durable queue without an `x-queue-type`, as the contract has it for rungs, dead-letter and parked
-    /// queues.
+    /// A durable queue without an `x-queue-type`, as the contract has it for rungs, dead-letter and
+    /// parked queues.
     pub(crate) fn durable_queue(name: impl Into<String>, arguments: Headers) -> Self {
         Self::Queue {
             name: name.into(),

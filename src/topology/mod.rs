@@ -90,7 +90,8 @@ impl Topology {
 
     /// Sets the exchange through which the broker dead-letters. Defaults to `acemq.dlx`.
     ///
-    /// Consumers declare `acemq.dlx` in any case. The retry exchange, `acemq.retry`, cannot be renamed.
+    /// Consumers declare `acemq.dlx` in any case. The retry exchange, `acemq.retry`, cannot be
+    /// renamed.
     pub fn dead_letter_exchange(mut self, name: impl Into<String>) -> Self {
         self.dead_letter_exchange = name.into();
         self

@@ -40,8 +40,8 @@ impl fmt::Display for Plan {
     }
 }
 
-/// The declarations of a consumer before it subscribes. The source queue is not among them, because it
-/// may belong to another service.
+/// The declarations of a consumer before it subscribes. The source queue is not among them, because
+/// it may belong to another service.
 pub(crate) fn consumer_share(queue: &str, ladder: &RetryLadder) -> Vec<Declaration> {
     let mut share = dead_letter_share(queue, naming::DEAD_LETTER_EXCHANGE);
     share.extend(retry_share(queue, ladder));
@@ -77,7 +77,8 @@ fn bound_queue(queue: &str, exchange: &str) -> [Declaration; 2] {
 /// The rungs of `queue`, the retry exchange and the binding that returns messages to `queue`; empty
 /// without rungs.
 ///
-/// They are declared together, because a rung without the exchange and the binding loses its messages.
+/// They are declared together, because a rung without the exchange and the binding loses its
+/// messages.
 pub(crate) fn retry_share(queue: &str, ladder: &RetryLadder) -> Vec<Declaration> {
     if ladder.rungs().is_empty() {
         return Vec::new();
@@ -264,8 +265,8 @@ impl Planner {
             }
             self.problems
                 .check_length(&format!("{of}: the routing key"), &binding.routing_key);
-            // The requested queues count, not the planned ones: a queue left out of the plan for another
-            // problem is not missing.
+            // The requested queues count, not the planned ones: a queue left out of the plan for
+            // another problem is not missing.
             let declared = topology.queues.iter().any(|q| q.name == *queue);
             if !declared && !self.has_queue(queue) {
                 self.problems

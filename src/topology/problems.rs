@@ -57,8 +57,8 @@ impl Problems {
         self.check_length(&format!("the name of {what}"), name)
     }
 
-    /// Checks that `text` fits an AMQP short string; returns whether it does. A longer one would break the
-    /// connection.
+    /// Checks that `text` fits an AMQP short string; returns whether it does. A longer one would
+    /// break the connection.
     pub(super) fn check_length(&mut self, what: &str, text: &str) -> bool {
         if text.len() <= naming::LONGEST_NAME {
             return true;

@@ -45,15 +45,15 @@ impl Queue {
         }
     }
 
-    /// Makes the broker dead-letter to `{queue}.dlq`, and declares `{queue}.dlq` and `{queue}.parked` with
-    /// this queue. Off by default.
+    /// Makes the broker dead-letter to `{queue}.dlq`, and declares `{queue}.dlq` and
+    /// `{queue}.parked` with this queue. Off by default.
     pub fn dead_letter(mut self) -> Self {
         self.dead_letter = true;
         self
     }
 
-    /// Declares the rungs of `policy`, the retry queues in which long delays are spent on the broker. None
-    /// by default.
+    /// Declares the rungs of `policy`, the retry queues in which long delays are spent on the
+    /// broker. None by default.
     ///
     /// Consumers of the queue should have the same policy and the same
     /// [threshold](Self::retry_threshold).
@@ -70,8 +70,8 @@ impl Queue {
 
     /// Makes the queue a quorum queue, which is replicated and durable.
     ///
-    /// This is the default. If set explicitly, flags that a quorum queue does not support are errors
-    /// instead of making the queue classic.
+    /// This is the default. If set explicitly, flags that a quorum queue does not support are
+    /// errors instead of making the queue classic.
     pub fn quorum(mut self) -> Self {
         self.kind = Some(QueueKind::Quorum);
         self
@@ -79,8 +79,8 @@ impl Queue {
 
     /// Makes the queue a classic queue.
     ///
-    /// The declaration has no `x-queue-type`, like those of the AceMQ libraries in other languages. In a
-    /// virtual host with another default queue type, the queue has that type.
+    /// The declaration has no `x-queue-type`, like those of the AceMQ libraries in other languages.
+    /// In a virtual host with another default queue type, the queue has that type.
     pub fn classic(mut self) -> Self {
         self.kind = Some(QueueKind::Classic);
         self

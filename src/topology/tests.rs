@@ -1,3 +1,5 @@
+//! Tests of topologies and plans.
+
 use super::declaration::Declaration;
 use super::*;
 use crate::message::headers::{HeaderValue, Headers};

@@ -1,7 +1,7 @@
 //! Builds the copy of a delivery for a retry, a dead letter or a parked message. Pure.
 //!
-//! Headers of a message must fit one frame. If a copy would not fit, its reason is cut first and headers
-//! are left out next.
+//! Headers of a message must fit one frame. If a copy would not fit, its reason is cut first and
+//! headers are left out next.
 
 use super::Opened;
 use super::delivery::Outgoing;
@@ -13,11 +13,11 @@ use super::wire::{
 };
 use crate::naming::LONGEST_NAME;
 
-/// Bytes of a content header frame around properties and headers: the frame's type, channel, size and
-/// end mark (8); class, weight, body size and property flags (14).
+/// Bytes of a content header frame around properties and headers: the frame's type, channel, size
+/// and end mark (8); class, weight, body size and property flags (14).
 const FRAME_OVERHEAD: usize = 8 + 14;
-/// Headers to leave out, in this order, if they do not fit without a reason. The largest application
-/// headers follow.
+/// Headers to leave out, in this order, if they do not fit without a reason. The largest
+/// application headers follow.
 const EXPENDABLE: [&str; 6] = [
     ORIGINAL_EXCHANGE,
     ORIGINAL_ROUTING_KEY,
@@ -140,8 +140,8 @@ pub(crate) fn header_frame_len(properties: &Properties, headers: &Headers) -> us
     FRAME_OVERHEAD + encoded_len(properties) + headers.encoded_len()
 }
 
-/// Makes the headers fit into `room` bytes: cuts the reason, then removes headers. Returns the names of
-/// the removed headers.
+/// Makes the headers fit into `room` bytes: cuts the reason, then removes headers. Returns the
+/// names of the removed headers.
 fn fit(headers: &mut Headers, room: usize) -> Vec<String> {
     cut_reason(headers, room);
     let mut left_out = Vec::new();

@@ -1,3 +1,5 @@
+//! Tests of copies.
+
 use super::*;
 use crate::message::delivery::Delivery;
 use crate::message::envelope::Envelope;

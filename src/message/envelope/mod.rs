@@ -11,8 +11,8 @@ use std::time::Duration;
 
 /// The metadata of a message: its id, kind, origin, and which attempt this is.
 ///
-/// The envelope travels in headers with the prefix `x-acemq-`. These headers are reserved: they do not
-/// appear among the application's headers, and publishing a message with such a header fails.
+/// The envelope travels in headers with the prefix `x-acemq-`. These headers are reserved: they do
+/// not appear among the application's headers, and publishing a message with such a header fails.
 ///
 /// A message from a foreign publisher has an envelope too. Every missing or malformed header has a
 /// default, named by its getter. Texts are read from long strings and from byte arrays in UTF-8.
@@ -33,14 +33,15 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// The id of the message, the same on every attempt. Defaults to the AMQP property `message_id`,
-    /// then to a new UUID.
+    /// The id of the message, the same on every attempt. Defaults to the AMQP property
+    /// `message_id`, then to a new UUID.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The kind of message (`x-acemq-type`), such as `order.placed.v2`. Defaults to the routing key.
+    /// The kind of message (`x-acemq-type`), such as `order.placed.v2`. Defaults to the routing
+    /// key.
     ///
     /// An empty kind stays empty, because the routing key of a retry is the name of its queue.
     #[must_use]
@@ -78,8 +79,8 @@ impl Envelope {
 
     /// The time of the first publish, in milliseconds since 1970.
     ///
-    /// `None` if the header is missing, malformed, not positive, or was in the future when the message
-    /// arrived. Such a message has no age, and an age limit does not apply to it.
+    /// `None` if the header is missing, malformed, not positive, or was in the future when the
+    /// message arrived. Such a message has no age, and an age limit does not apply to it.
     #[must_use]
     pub fn first_seen_millis(&self) -> Option<i64> {
         self.first_seen
@@ -174,7 +175,8 @@ impl Envelope {
 
     /// Replaces the reserved headers in `headers`.
     ///
-    /// An unknown first-seen becomes `now_millis`, so that the message has an age from its next hop on.
+    /// An unknown first-seen becomes `now_millis`, so that the message has an age from its next hop
+    /// on.
     pub(crate) fn write(&self, headers: &mut Headers, now_millis: i64) {
         headers.retain(|name, _| !is_reserved(name));
         for (name, value) in self.carried.iter() {
@@ -250,8 +252,8 @@ pub(crate) fn reserved_offenders(headers: &Headers) -> Vec<String> {
         .collect()
 }
 
-/// The reserved headers to write back unchanged: those that a newer library introduced, and optional
-/// ones whose value is not a text.
+/// The reserved headers to write back unchanged: those that a newer library introduced, and
+/// optional ones whose value is not a text.
 fn carried(headers: &Headers) -> Headers {
     let lost_otherwise = |name, value: &HeaderValue| {
         let optional = matches!(name, CAUSATION | ERROR | CLAIM);

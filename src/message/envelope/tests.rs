@@ -1,3 +1,5 @@
+//! Tests of the envelope.
+
 use super::*;
 use proptest::prelude::*;
 

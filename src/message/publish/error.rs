@@ -96,15 +96,15 @@ impl PublishError {
 
     /// The message was sent but not answered, so the broker may have it.
     ///
-    /// This happens on a timeout, if the connection is lost before the answer, and if the broker closes
-    /// the channel because of another message that is in flight at the same time.
+    /// This happens on a timeout, if the connection is lost before the answer, and if the broker
+    /// closes the channel because of another message that is in flight at the same time.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         matches!(self.kind, PublishErrorKind::Unknown(_))
     }
 
-    /// The message cannot be published because of its payload, a name or a header. Retrying does not
-    /// help.
+    /// The message cannot be published because of its payload, a name or a header. Retrying does
+    /// not help.
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         matches!(

@@ -111,8 +111,8 @@ impl Publish {
     }
 
     /// Sets whether an unroutable message is an error
-    /// ([`PublishError::is_unroutable`](crate::PublishError::is_unroutable)). Defaults to false: the
-    /// broker silently drops an unroutable message.
+    /// ([`PublishError::is_unroutable`](crate::PublishError::is_unroutable)). Defaults to false:
+    /// the broker silently drops an unroutable message.
     pub fn mandatory(mut self, mandatory: bool) -> Self {
         self.mandatory = mandatory;
         self
@@ -124,8 +124,8 @@ impl Publish {
         self
     }
 
-    /// Sets the id (`x-acemq-id`, and AMQP's `message_id` if it has at most 255 bytes). Defaults to a
-    /// new UUID for each publish.
+    /// Sets the id (`x-acemq-id`, and AMQP's `message_id` if it has at most 255 bytes). Defaults to
+    /// a new UUID for each publish.
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into()).filter(|id| !id.is_empty());
         self
@@ -156,7 +156,8 @@ impl Publish {
         self
     }
 
-    /// Sets whether the message survives a restart of the broker, in a durable queue. Defaults to true.
+    /// Sets whether the message survives a restart of the broker, in a durable queue. Defaults to
+    /// true.
     pub fn persistent(mut self, persistent: bool) -> Self {
         self.properties.delivery_mode = Some(if persistent { PERSISTENT } else { TRANSIENT });
         self
@@ -180,7 +181,8 @@ impl Publish {
         self
     }
 
-    /// Changes any AMQP property. A `message_id` set here is overwritten with the id of the message.
+    /// Changes any AMQP property. A `message_id` set here is overwritten with the id of the
+    /// message.
     ///
     /// ```
     /// # use rungmq::Publish;
@@ -260,8 +262,8 @@ impl Publish {
         Ok((envelope, outgoing))
     }
 
-    /// amiquip encodes a text that is too long as a corrupt frame, and the broker closes the connection
-    /// for it.
+    /// amiquip encodes a text that is too long as a corrupt frame, and the broker closes the
+    /// connection for it.
     fn check_lengths(
         &self,
         properties: &Properties,

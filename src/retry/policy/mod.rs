@@ -13,8 +13,8 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// How many times a message is delivered before it is given up, and the delays in between.
 ///
-/// Attempts include the first delivery: five attempts are one delivery and four retries. A policy is
-/// immutable and cheap to clone. The default is [`RetryPolicy::none`].
+/// Attempts include the first delivery: five attempts are one delivery and four retries. A policy
+/// is immutable and cheap to clone. The default is [`RetryPolicy::none`].
 ///
 /// ```
 /// use rungmq::RetryPolicy;
@@ -57,7 +57,8 @@ pub enum NextStep {
     Rung(Duration),
     /// The message is dead-lettered after its last attempt.
     OutOfAttempts,
-    /// The message is dead-lettered because it has reached the age of [`RetryPolicy::give_up_after`].
+    /// The message is dead-lettered because it has reached the age of
+    /// [`RetryPolicy::give_up_after`].
     TooOld,
 }
 
@@ -90,8 +91,8 @@ impl RetryPolicy {
         })
     }
 
-    /// A policy that waits `initial` before the first retry and doubles the delay for each further one,
-    /// up to `cap`. The jitter is 0.2.
+    /// A policy that waits `initial` before the first retry and doubles the delay for each further
+    /// one, up to `cap`. The jitter is 0.2.
     ///
     /// # Errors
     ///
@@ -118,10 +119,11 @@ impl RetryPolicy {
         })
     }
 
-    /// Sets the jitter, a fraction of each delay. Delays are spread evenly in both directions: with a
-    /// jitter of 0.2, a delay of 10 s becomes 8 s to 12 s.
+    /// Sets the jitter, a fraction of each delay. Delays are spread evenly in both directions: with
+    /// a jitter of 0.2, a delay of 10 s becomes 8 s to 12 s.
     ///
-    /// Jitter applies to waits in the consumer only. A wait in a rung always has the delay of the rung.
+    /// Jitter applies to waits in the consumer only. A wait in a rung always has the delay of the
+    /// rung.
     ///
     /// # Errors
     ///
@@ -137,11 +139,11 @@ impl RetryPolicy {
         })
     }
 
-    /// Sets an age limit: a message that has reached `age` when its handler fails is given up, even with
-    /// attempts left.
+    /// Sets an age limit: a message that has reached `age` when its handler fails is given up, even
+    /// with attempts left.
     ///
-    /// The age counts from the first publish, by the clock of the publisher. Defaults to zero, which
-    /// means no limit. A message of unknown age is retried.
+    /// The age counts from the first publish, by the clock of the publisher. Defaults to zero,
+    /// which means no limit. A message of unknown age is retried.
     #[must_use]
     pub fn give_up_after(self, age: Duration) -> Self {
         Self { limit: age, ..self }
@@ -186,7 +188,8 @@ impl RetryPolicy {
         rounded_up(delay)
     }
 
-    /// Applies jitter to `delay`; `uniform` is a random number from [0, 1) that the caller provides.
+    /// Applies jitter to `delay`; `uniform` is a random number from [0, 1) that the caller
+    /// provides.
     pub(crate) fn jittered(&self, delay: Duration, uniform: f64) -> Duration {
         if delay.is_zero() {
             return delay;
@@ -226,8 +229,8 @@ impl RetryPolicy {
     }
 }
 
-/// Whether a delay is spent on the broker, in a rung. A threshold of zero means never, so a delay of
-/// zero is always spent in the consumer.
+/// Whether a delay is spent on the broker, in a rung. A threshold of zero means never, so a delay
+/// of zero is always spent in the consumer.
 pub(crate) fn in_broker(delay: Duration, threshold: Duration) -> bool {
     !threshold.is_zero() && delay >= threshold
 }

@@ -1,3 +1,5 @@
+//! Tests of retry policies.
+
 use super::*;
 use proptest::prelude::*;
 

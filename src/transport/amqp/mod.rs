@@ -1,4 +1,7 @@
-//! The transport over a socket: amiquip, behind the crate's own seam.
+//! The transport over a socket, implemented with amiquip.
+//!
+//! The socket is this crate's: it sets `TCP_NODELAY`, has a kill switch, adds TLS, and filters what
+//! amiquip cannot handle. No type of amiquip leaves this module.
 
 mod channel;
 mod guard;
@@ -25,15 +28,15 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How many writes a channel may hand to amiquip's thread before its owner waits: enough to pipeline, few enough to
-/// keep large bodies from piling up.
+/// The number of writes a channel may queue for amiquip's I/O thread before its owner blocks.
+/// Enough for pipelining, and few enough to bound the memory for large bodies.
 const WRITES_IN_FLIGHT: usize = 128;
 
-/// One broker address and how to log in there.
+/// The address of one broker and the login for it.
 #[derive(Debug)]
 pub(crate) struct AmqpTransport {
     pub(crate) url: BrokerUrl,
-    /// What the broker shows about this client.
+    /// The description of this client in the management UI of the broker.
     pub(crate) information: String,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
@@ -50,7 +53,12 @@ impl Transport for AmqpTransport {
         let mut connection = self.log_in(socket, limit)?;
         let blocked = connection
             .listen_for_connection_blocked()
-            .map_err(|error| format!("the connection was lost at once: {error}"))?;
+            .map_err(|error| {
+                format!(
+                    "the connection was lost right after the login: {}",
+                    describe(&error)
+                )
+            })?;
         Ok(Dialled {
             link: Box::new(AmqpLink {
                 connection,
@@ -71,8 +79,8 @@ impl AmqpTransport {
     fn connect(&self, limit: Instant) -> Result<TcpStream, String> {
         let addresses = (self.url.host.as_str(), self.url.port)
             .to_socket_addrs()
-            .map_err(|error| format!("the name could not be resolved: {error}"))?;
-        let mut last = "the name has no address".to_owned();
+            .map_err(|error| format!("the host name could not be resolved: {error}"))?;
+        let mut last = "the host name has no address".to_owned();
         for address in addresses {
             let left = limit.saturating_duration_since(monotonic());
             if left.is_zero() {
@@ -80,7 +88,8 @@ impl AmqpTransport {
             }
             match TcpStream::connect_timeout(&address, left) {
                 Ok(tcp) => {
-                    // amiquip hands one publish over in three pieces, which Nagle would hold back for 40 ms.
+                    // amiquip writes one publish in three pieces, which Nagle's algorithm delays by
+                    // 40 ms.
                     tcp.set_nodelay(true)
                         .map_err(|error| format!("TCP_NODELAY could not be set: {error}"))?;
                     return Ok(tcp);
@@ -112,7 +121,7 @@ impl AmqpTransport {
     fn log_in(&self, mut socket: Socket, limit: Instant) -> Result<Connection, String> {
         let login = Login::new(&self.url.authentication);
         let options = ConnectionOptions::default()
-            .auth(login.stand_in())
+            .auth(login.placeholder())
             .virtual_host(self.url.virtual_host.clone())
             .heartbeat(self.url.heartbeat)
             .channel_max(self.url.channel_max)
@@ -137,7 +146,7 @@ impl AmqpTransport {
     }
 }
 
-/// Every blocked call on this socket returns once both directions are shut down.
+/// Shuts the socket down in both directions, which ends every blocked call on it.
 fn kill_switch(tcp: &TcpStream) -> Result<KillSwitch, String> {
     let handle = tcp
         .try_clone()
@@ -179,7 +188,7 @@ impl Link for AmqpLink {
     }
 }
 
-/// amiquip's error as the seam's.
+/// Converts an error of amiquip to a failure of the seam.
 fn failure(error: Error) -> Failure {
     match error {
         Error::ServerClosedChannel { code, message, .. } => Failure::Refused {
@@ -191,11 +200,11 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-/// An error of amiquip in this library's words; reply texts of the broker and errors of the operating
-/// system are kept.
+/// An error of amiquip in this library's words; reply texts of the broker and errors of the
+/// operating system are kept.
 ///
-/// amiquip's errors about URLs show the URL with its password. amiquip is never given a URL, and the
-/// last arm shows none.
+/// amiquip's errors about URLs show the URL with its password. amiquip is never given a URL, and
+/// the last arm shows none.
 fn describe(error: &Error) -> String {
     match error {
         Error::ServerClosedConnection { code, message } => {
@@ -235,7 +244,8 @@ fn describe(error: &Error) -> String {
         Error::ExhaustedChannelIds | Error::UnavailableChannelId { .. } => {
             "the connection has no free channel left (channel_max)".to_owned()
         }
-        // A channel learns only that amiquip's I/O thread is gone; closing the connection tells why.
+        // A channel learns only that amiquip's I/O thread is gone; closing the connection tells
+        // why.
         Error::EventLoopClientDropped | Error::EventLoopDropped => {
             "the I/O thread of the connection has ended".to_owned()
         }
@@ -262,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connected_socket_sends_small_pieces_at_once() {
+    fn connected_socket_has_nodelay() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let transport = AmqpTransport {
