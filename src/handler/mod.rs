@@ -108,8 +108,10 @@ impl Ack {
 /// does not compile.
 #[diagnostic::on_unimplemented(
     message = "a message handler cannot return `{Self}`",
-    note = "return `Ack`, `()`, or a `Result` of either whose error converts into `Box<dyn Error + Send + Sync>`",
-    note = "a closure that never returns (`panic!`, `todo!`) needs a return type: `|message| -> Ack {{ todo!() }}`"
+    note = "return `Ack`, `()`, or a `Result` of either, \
+            whose error converts into `Box<dyn Error + Send + Sync>`",
+    note = "a closure that never returns (`panic!`, `todo!`) needs a return type: \
+            `|message| -> Ack {{ todo!() }}`"
 )]
 pub trait Answer {
     /// Converts the return value into an [`Ack`].

@@ -271,7 +271,8 @@ mod tests {
         let missing = order(r#"{"sku":"a"}"#, None).unwrap_err();
         assert_eq!(
             missing,
-            "the JSON does not match the expected type: missing field `quantity` at line 1 column 11"
+            "the JSON does not match the expected type: \
+             missing field `quantity` at line 1 column 11"
         );
         let broken = order("nonsense", None).unwrap_err();
         assert!(broken.starts_with("the body is not JSON: "), "{broken}");

@@ -115,8 +115,8 @@ macro_rules! from {
 
 from!(
     bool => Bool, i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64,
-    f32 => F32, f64 => F64, &str => Text, String => Text, Vec<u8> => Bytes, Vec<HeaderValue> => Array,
-    Headers => Table,
+    f32 => F32, f64 => F64, &str => Text, String => Text, Vec<u8> => Bytes,
+    Vec<HeaderValue> => Array, Headers => Table,
 );
 
 /// A table of headers, sorted by name.

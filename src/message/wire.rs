@@ -39,10 +39,13 @@ pub(crate) const ORIGINAL_ROUTING_KEY: &str = "x-original-routingKey";
 /// RabbitMQ's record of dead-letterings, newest first.
 pub(crate) const DEATHS: &str = "x-death";
 
+/// RabbitMQ's count of redeliveries of a message in a quorum queue.
+pub(crate) const DELIVERY_COUNT: &str = "x-delivery-count";
+
 /// Headers about the path that a delivery took. No copy carries them: RabbitMQ 3.x takes a retry
 /// with an `x-death` for a dead-letter cycle and silently drops it, and `CC` and `BCC` route the
 /// copy to further queues.
-pub(crate) const NEVER_CARRIED: [&str; 4] = ["CC", "BCC", DEATHS, "x-delivery-count"];
+pub(crate) const NEVER_CARRIED: [&str; 4] = ["CC", "BCC", DEATHS, DELIVERY_COUNT];
 /// The prefixes of further headers that no copy carries.
 pub(crate) const NEVER_CARRIED_PREFIXES: [&str; 2] = ["x-first-death-", "x-last-death-"];
 

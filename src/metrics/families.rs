@@ -57,7 +57,8 @@ families! {
         "Deliveries without a final outcome.";
     MessagesRetried = "acemq.messages.retried.total", MetricKind::Counter, ["queue", "outcome"],
         "Retries with a confirmed copy.";
-    MessagesDeadLettered = "acemq.messages.dead.lettered.total", MetricKind::Counter, ["queue", "outcome"],
+    MessagesDeadLettered = "acemq.messages.dead.lettered.total", MetricKind::Counter,
+        ["queue", "outcome"],
         "Messages given up or parked with a confirmed copy.";
     SetAsideFailed = "acemq.messages.set.aside.failed", MetricKind::Counter, ["queue", "target"],
         "Failed attempts to dead-letter or park a message.";

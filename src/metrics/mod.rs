@@ -160,9 +160,10 @@ macro_rules! pass_on {
 }
 
 pass_on!(
-    published: Published<'_>, received: Received<'_>, consumed: Consumed<'_>, copy_landed: CopyLanded<'_>,
-    set_aside_failed: SetAsideFailed<'_>, rung_missing: RungMissing<'_>, handed_back: HandedBack<'_>,
-    subscribed: Subscribed<'_>, lost: Lost<'_>, retrying: Retrying, recovered: Recovered,
+    published: Published<'_>, received: Received<'_>, consumed: Consumed<'_>,
+    copy_landed: CopyLanded<'_>, set_aside_failed: SetAsideFailed<'_>,
+    rung_missing: RungMissing<'_>, handed_back: HandedBack<'_>, subscribed: Subscribed<'_>,
+    lost: Lost<'_>, retrying: Retrying, recovered: Recovered,
 );
 
 impl Metrics {

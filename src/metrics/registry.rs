@@ -21,7 +21,8 @@ use std::sync::Arc;
 /// let registry = Registry::new();
 /// // Pass a clone to the builder of the connection. Later:
 /// let snapshot = registry.snapshot();
-/// let acked = snapshot.counter("acemq.consume.total", &[("queue", "orders"), ("outcome", "acked")]);
+/// let labels = [("queue", "orders"), ("outcome", "acked")];
+/// let acked = snapshot.counter("acemq.consume.total", &labels);
 /// assert_eq!(acked, 0);
 /// assert_eq!(registry.prometheus(), "");
 /// ```

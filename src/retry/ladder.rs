@@ -156,7 +156,8 @@ impl fmt::Display for LadderError {
         match self {
             Self::DelayTooLong(delay) => write!(
                 f,
-                "the retry delay {} ({} ms) is longer than the {LONGEST_MILLIS} ms that the broker allows",
+                "the retry delay {} ({} ms) is longer than the {LONGEST_MILLIS} ms \
+                 that the broker allows",
                 delay_text(*delay),
                 whole_millis(*delay)
             ),

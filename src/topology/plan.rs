@@ -218,16 +218,18 @@ impl Planner {
             self.problems.check_length(&what, argument);
             if value.has_nan() {
                 self.problems.add(format!(
-                    "the queue {name} sets {argument} to NaN, which never equals itself in a later declaration"
+                    "the queue {name} sets {argument} to NaN, \
+                     which never equals itself in a later declaration"
                 ));
             }
             if argument == QUEUE_TYPE_ARGUMENT {
                 self.problems.add(match value.as_str() {
-                    Some("stream") => format!(
-                        "the queue {name} is a stream, and streams are not supported yet"
-                    ),
+                    Some("stream") => {
+                        format!("the queue {name} is a stream, and streams are not supported yet")
+                    }
                     _ => format!(
-                        "the queue {name} sets {QUEUE_TYPE_ARGUMENT} as an argument: use quorum() or classic()"
+                        "the queue {name} sets {QUEUE_TYPE_ARGUMENT} as an argument: \
+                         use quorum() or classic()"
                     ),
                 });
             }
@@ -248,7 +250,8 @@ impl Planner {
             && !arguments.contains(DEAD_LETTER_EXCHANGE_ARGUMENT)
         {
             self.warnings.push(format!(
-                "the quorum queue {} does not dead-letter: RabbitMQ 4 drops a message that was delivered 20 times",
+                "the quorum queue {} does not dead-letter: \
+                 RabbitMQ 4 drops a message that was delivered 20 times",
                 shown(&queue.name)
             ));
         }

@@ -61,7 +61,10 @@ fn complete_plan_in_order() {
             r#"queue "orders.new.parked" (durable)"#,
             r#"binding of "orders.new.dlq" to "acemq.dlx" with "orders.new.dlq""#,
             r#"binding of "orders.new.parked" to "acemq.dlx" with "orders.new.parked""#,
-            r#"queue "orders.new" (durable) x-dead-letter-exchange="acemq.dlx", x-dead-letter-routing-key="orders.new.dlq", x-queue-type="quorum""#,
+            concat!(
+                r#"queue "orders.new" (durable) x-dead-letter-exchange="acemq.dlx", "#,
+                r#"x-dead-letter-routing-key="orders.new.dlq", x-queue-type="quorum""#
+            ),
             r#"exchange "acemq.retry" (direct, durable)"#,
             &format!(
                 r#"queue "orders.new.retry.40s" (durable) {return_path}, x-message-ttl=40000"#
@@ -175,7 +178,10 @@ fn consumer_declarations() {
         show(&long[5..]),
         [
             r#"exchange "acemq.retry" (direct, durable)"#,
-            r#"queue "q.retry.1m" (durable) x-dead-letter-exchange="acemq.retry", x-dead-letter-routing-key="q", x-message-ttl=60000"#,
+            concat!(
+                r#"queue "q.retry.1m" (durable) x-dead-letter-exchange="acemq.retry", "#,
+                r#"x-dead-letter-routing-key="q", x-message-ttl=60000"#
+            ),
             r#"binding of "q" to "acemq.retry" with "q""#,
         ]
     );
@@ -202,9 +208,10 @@ fn quorum_without_dead_lettering_warns() {
     let plan = topology.plan().unwrap();
     assert_eq!(
         plan.warnings().collect::<Vec<_>>(),
-        [
-            r#"the quorum queue "bare" does not dead-letter: RabbitMQ 4 drops a message that was delivered 20 times"#
-        ]
+        [concat!(
+            r#"the quorum queue "bare" does not dead-letter: "#,
+            "RabbitMQ 4 drops a message that was delivered 20 times"
+        )]
     );
 }
 

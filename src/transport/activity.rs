@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug)]
 pub(crate) struct Activity {
     opened: Instant,
-    /// The time of the last read, in nanoseconds since `opened`. One thread stores it, any thread
-    /// loads it; release and acquire order it after the bytes it stands for. No other field depends
-    /// on it.
+    /// The time of the last read, in nanoseconds since `opened`. The I/O thread stores it with
+    /// release and other threads load it with acquire. The value is complete in itself: no other
+    /// field is read together with it.
     last_read: Arc<AtomicU64>,
     /// The time of the last write, like `last_read`.
     last_write: Arc<AtomicU64>,

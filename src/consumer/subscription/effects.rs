@@ -172,7 +172,13 @@ impl Settling<'_> {
         let count = entry
             .task
             .opened()
-            .and_then(|opened| opened.delivery.headers.get("x-delivery-count")?.as_i64())
+            .and_then(|opened| {
+                opened
+                    .delivery
+                    .headers
+                    .get(crate::message::wire::DELIVERY_COUNT)?
+                    .as_i64()
+            })
             .unwrap_or(0);
         let pace = self.memory.paces.entry(target).or_default();
         let pause = pace.failed(entry.since, now, count);

@@ -176,7 +176,8 @@ proptest! {
     fn exponential_delays_rise_to_the_cap(
         attempts in 1..200_u32, a in durations(), b in durations(),
     ) {
-        let (initial, cap) = (a.min(b).max(Duration::from_nanos(1)), a.max(b).max(Duration::from_nanos(1)));
+        let shortest = Duration::from_nanos(1);
+        let (initial, cap) = (a.min(b).max(shortest), a.max(b).max(shortest));
         let policy = RetryPolicy::exponential(attempts, initial, cap).unwrap();
         let delays: Vec<_> = policy.schedule().collect();
         prop_assert_eq!(delays.len(), attempts as usize - 1);
@@ -192,14 +193,18 @@ proptest! {
     }
 
     #[test]
-    fn fixed_delays_are_constant(attempts in 1..1_000_001_u32, delay in durations(), attempt in any::<u32>()) {
+    fn fixed_delays_are_constant(
+        attempts in 1..1_000_001_u32, delay in durations(), attempt in any::<u32>(),
+    ) {
         let policy = RetryPolicy::fixed(attempts, delay).unwrap();
         prop_assert_eq!(policy.base(attempt), rounded_up(delay));
         prop_assert_eq!(policy.schedule().len(), attempts as usize - 1);
     }
 
     #[test]
-    fn jitter_stays_within_its_fraction(delay in durations(), jitter in 0.0..=1.0_f64, uniform in 0.0..1.0_f64) {
+    fn jitter_stays_within_its_fraction(
+        delay in durations(), jitter in 0.0..=1.0_f64, uniform in 0.0..1.0_f64,
+    ) {
         let policy = RetryPolicy::none().with_jitter(jitter).unwrap();
         let wait = policy.jittered(delay, uniform);
         if delay.is_zero() {

@@ -135,7 +135,8 @@ impl AmqpTransport {
         let tuning = ConnectionTuning::default().mem_channel_bound(WRITES_IN_FLIGHT);
         Connection::insecure_open_stream(socket, options, tuning).map_err(|error| match error {
             Error::InvalidCredentials => format!(
-                "the broker refused the credentials of {}, or closed the connection while it checked them",
+                "the broker refused the credentials of {}, \
+                 or closed the connection while it checked them",
                 self.url.authentication
             ),
             Error::UnexpectedSocketClose => {

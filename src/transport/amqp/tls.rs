@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 /// ```
 /// use rungmq::TlsOptions;
 ///
-/// let tls = TlsOptions::new().certificate_authority("ca.pem").client_certificate("service.pem", "service.key");
+/// let tls = TlsOptions::new()
+///     .certificate_authority("ca.pem")
+///     .client_certificate("service.pem", "service.key");
 /// # let _ = tls;
 /// ```
 #[derive(Clone, Debug, Default)]

@@ -264,7 +264,8 @@ mod tests {
     #[test]
     fn every_part_is_decoded() {
         let url = parse(
-            "amqp://us%61er:p%40ss%3A%2F@[::1]:5673/v%2Fhost?heartbeat=3&channel_max=8&connection_timeout=250",
+            "amqp://us%61er:p%40ss%3A%2F@[::1]:5673/v%2Fhost\
+             ?heartbeat=3&channel_max=8&connection_timeout=250",
         );
         assert_eq!(url.authentication, plain("usaer", "p@ss:/"));
         assert_eq!(url.address(), "[::1]:5673");

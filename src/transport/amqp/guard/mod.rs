@@ -8,11 +8,11 @@
 //! |---|---|---|
 //! | a long string in a table that is not UTF-8 | lose it and all later headers | a byte array |
 //! | any other text that is not UTF-8 | end the connection, at each redelivery | `?` per bad byte |
-//! | tables and arrays deeper than 32 levels | overflow the stack, aborting the process | byte arrays |
-//! | a value of an unknown type, or longer than its table | lose it and all later headers | the rest of the table as one byte array |
-//! | truncated properties | end the connection, at each redelivery | the properties before the cut |
-//! | frames on a channel the broker has closed | end the connection | heartbeats, which it ignores |
-//! | a connection.tune without heartbeats | send none and miss a dead peer | heartbeats left to the client |
+//! | tables and arrays deeper than 32 levels | overflow the stack | byte arrays |
+//! | a value of unknown type or length | lose it and all later headers | a byte array |
+//! | truncated properties | end the connection, at each redelivery | the complete properties |
+//! | frames on a channel the broker has closed | end the connection | heartbeats |
+//! | a connection.tune without heartbeats | send none, miss a dead peer | the maximum heartbeat |
 //! | excessive frame and body sizes | allocate them | an error, which ends the connection |
 //! | unknown methods, or another protocol | end the connection | an error that names the cause |
 

@@ -230,7 +230,10 @@ proptest! {
 
     #[test]
     fn valid_traffic_passes_byte_for_byte(
-        messages in vec((btree_map("\\PC{0,10}", values(), 0..8), "\\PC{0,20}", vec(any::<u8>(), 0..3000)), 1..4),
+        messages in vec(
+            (btree_map("\\PC{0,10}", values(), 0..8), "\\PC{0,20}", vec(any::<u8>(), 0..3000)),
+            1..4,
+        ),
         cuts in vec(1..400_usize, 1..20),
         room in 1..5000_usize,
     ) {
