@@ -29,6 +29,7 @@ fn decode<T>(codec: &impl Decode<T>, opened: &Opened) -> Result<T, Verdict> {
         codec.decode(&opened.delivery.body, content_type)
     })) {
         Ok(Ok(payload)) => Ok(payload),
+        // The reason is taken from the error and its sources, as for a handler.
         Ok(Err(error)) => Err(Verdict::Undecodable {
             message: Reason::of(error.into()).text,
         }),
@@ -52,6 +53,7 @@ fn call<T, R: Answer>(handle: &impl Fn(Message<T>) -> R, message: Message<T>) ->
 
 /// Describes the payload of a panic.
 pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> String {
+    // `panic!` with a literal has a `&str` payload, with arguments a `String`.
     let text = if let Some(text) = panic.downcast_ref::<&str>() {
         format!("panicked: {text}")
     } else if let Some(text) = panic.downcast_ref::<String>() {

@@ -36,6 +36,7 @@ impl Reason {
         let text = guarded(|| describe(error.as_ref()))
             .flatten()
             .unwrap_or_else(|| UNSHOWN.to_owned());
+        // The error is dropped under the guard as well, since its `Drop` may panic.
         guarded(move || drop(error));
         Self { text, fatal }
     }
@@ -59,6 +60,7 @@ fn describe(error: &(dyn Error + 'static)) -> Option<String> {
         let text = display(link, MAX_BYTES.saturating_sub(shown.len()))?;
         // Checked by its source, because a box may hide the type of the outermost error.
         let fatal = link.source().is_some_and(|source| source.is::<Marker>());
+        // A wrapper without a message of its own adds nothing to the text.
         if text.is_empty() && !fatal {
             continue;
         }
@@ -84,6 +86,7 @@ fn display(error: &dyn Error, room: usize) -> Option<String> {
         full: false,
     };
     let written = write!(text, "{error}");
+    // Formatting also fails when the room is used up; that text is cut, not broken.
     (written.is_ok() || text.full).then_some(text.shown)
 }
 
@@ -107,6 +110,7 @@ impl Write for BoundedText {
             self.shown.push_str(text);
             return Ok(());
         }
+        // The cut falls between characters, so the text stays UTF-8.
         let fits = |&(start, c): &(usize, char)| start + c.len_utf8() <= left;
         self.shown
             .extend(text.char_indices().take_while(fits).map(|(_, c)| c));

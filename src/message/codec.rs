@@ -72,6 +72,7 @@ impl<T: DeserializeOwned> Decode<T> for Json {
                 serde_json::error::Category::Data => {
                     format!("the JSON does not match the expected type: {error}")
                 }
+                // Syntax errors and truncated bodies.
                 _ => format!("the body is not JSON: {error}"),
             })
         })
@@ -181,6 +182,7 @@ fn check_type(
     };
     let essence = content_type.split(';').next().unwrap_or_default();
     let essence = essence.trim().to_ascii_lowercase();
+    // Some publishers set an empty content type, which says as much as none.
     if content_type.trim().is_empty() || accepts(&essence) {
         return Ok(());
     }
@@ -192,6 +194,7 @@ fn check_type(
 fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| match c {
+            // Unicode line and paragraph separators break lines too, but are no control characters.
             '\u{2028}' | '\u{2029}' => ' ',
             _ if c.is_control() => ' ',
             _ => c,

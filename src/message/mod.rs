@@ -53,6 +53,8 @@ impl Opened {
 
     pub(crate) fn original_exchange(&self) -> &str {
         self.original_header(wire::ORIGINAL_EXCHANGE)
+            // Without the header this is the first hop, or the broker dead-lettered the message by
+            // itself.
             .or_else(|| self.first_death()?.get("exchange")?.as_str())
             .unwrap_or(&self.delivery.exchange)
     }
@@ -137,6 +139,7 @@ impl<T> Message<T> {
     pub fn headers(&self) -> &Headers {
         self.opened
             .application_headers
+            // Filtering copies the headers, so the result is kept for further calls and clones.
             .get_or_init(|| application_headers(&self.opened.delivery.headers))
     }
 

@@ -152,6 +152,8 @@ macro_rules! pass_on {
         impl Metrics {
             $(pub(crate) fn $event(&self, event: &$type) {
                 for observer in &self.0 {
+                    // An observer must not end a thread of the library. The others still receive
+                    // the event.
                     let _ = catch_unwind(AssertUnwindSafe(|| observer.$event(event)));
                 }
             })+

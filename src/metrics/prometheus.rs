@@ -14,6 +14,7 @@ pub(super) fn render(snapshot: &Snapshot) -> String {
 fn write_all(out: &mut String, snapshot: &Snapshot) -> fmt::Result {
     let mut last = "";
     for sample in snapshot.iter() {
+        // Samples of one metric are adjacent, so its head is written once.
         if sample.name() != last {
             write_head(out, sample.family())?;
             last = sample.name();
@@ -60,6 +61,7 @@ fn labels(sample: &Sample, bound: Option<f64>) -> String {
         .collect();
     if let Some(bound) = bound {
         pairs.push(if bound.is_infinite() {
+            // Prometheus spells infinity like this.
             "le=\"+Inf\"".to_owned()
         } else {
             format!("le=\"{bound}\"")

@@ -50,6 +50,7 @@ impl Registry {
     /// Returns a consistent snapshot of all values.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
+        // Cloned under the lock, so that all values belong to one moment.
         let tables = self.tables.lock().clone();
         let mut samples = Vec::new();
         for (family, table) in FAMILIES.iter().zip(tables) {
@@ -101,6 +102,7 @@ impl Registry {
         let Some((table, family)) = tables.get_mut(index).zip(FAMILIES.get(index)) else {
             return;
         };
+        // Fast path without allocation: the series exists after its first event.
         if let Some(value) = table.get_mut(first).and_then(|row| row.get_mut(second)) {
             return change(value);
         }
@@ -149,6 +151,7 @@ impl Observer for Registry {
         if let Some(time) = event.handler_time() {
             self.record(Metric::ConsumeDuration, labels, time.as_secs_f64());
         }
+        // Pairs with the increment in `received`: each delivery has exactly one of both events.
         self.add(Metric::ConsumeInFlight, [event.queue(), ""], -1);
     }
 
@@ -156,6 +159,7 @@ impl Observer for Registry {
         let metric = match event.outcome() {
             Outcome::Retried => Metric::MessagesRetried,
             Outcome::DeadLettered | Outcome::Parked => Metric::MessagesDeadLettered,
+            // A rejected message is counted by `acemq.consume.total` alone.
             _ => return,
         };
         self.count(metric, [event.queue(), event.outcome().as_str()]);

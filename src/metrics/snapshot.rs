@@ -145,6 +145,7 @@ impl Histogram {
     }
 
     pub(super) fn record(&mut self, value: f64) {
+        // Bounds are inclusive, as in Prometheus.
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         if let Some(count) = self.counts.get_mut(bucket) {
             *count += 1;
@@ -168,6 +169,7 @@ impl Histogram {
     /// is infinity.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        // Buckets are stored separately and summed here.
         let within = self.counts.iter().scan(0, |total, count| {
             *total += count;
             Some(*total)

@@ -64,6 +64,7 @@ pub(crate) fn decide(
 ) -> Decision {
     match verdict {
         Verdict::Accept => Decision::Ack,
+        // The texts of reasons are part of the contract with the other AceMQ libraries.
         Verdict::Reject { reason } => Decision::DeadLetter {
             reason: format!("rejected by the handler: {reason}"),
             outcome: Outcome::Rejected,
@@ -82,6 +83,8 @@ pub(crate) fn decide(
             NextStep::Rung(delay) => Decision::Retry(Wait::Rung(delay)),
             NextStep::Thread(delay) => Decision::Retry(Wait::Thread(delay)),
             NextStep::OutOfAttempts => {
+                // The limit of the policy, not the attempt of the message, which may be higher
+                // after a change.
                 let attempts = policy.attempts();
                 dead_letter(format!("gave up after {attempts} attempts: {reason}"))
             }

@@ -61,6 +61,8 @@ impl Explanation {
             attempt += 1;
             let then = self.policy.next_step(attempt, Some(now), self.threshold);
             age = match then {
+                // The next attempt starts after the wait; ages beyond the largest duration
+                // saturate.
                 NextStep::Thread(wait) | NextStep::Rung(wait) => Some(now.saturating_add(wait)),
                 NextStep::OutOfAttempts | NextStep::TooOld => None,
             };
@@ -120,6 +122,7 @@ impl fmt::Display for Explanation {
                 *width = cell.chars().count().max(*width);
             }
         }
+        // The last column is not padded, so lines have no trailing space.
         let [a, b, c] = widths;
         write!(
             f,
@@ -146,6 +149,7 @@ fn age_text(age: Duration) -> String {
         }
     }
     if !rest.is_zero() || text.is_empty() {
+        // `Duration` formats zero as "0ns".
         text.push_str(&format!("{rest:?}").replace("0ns", "0s"));
     }
     text

@@ -60,8 +60,10 @@ impl RetryLadder {
         threshold: Duration,
     ) -> Result<Self, LadderError> {
         let source = queue.into();
+        // Checked here too, because a ladder without rungs derives no name.
         naming::check("queue", &source)?;
         let mut rungs: Vec<Rung> = Vec::new();
+        // Delays never decrease, so the last one is the longest.
         let longest = policy.schedule().next_back();
         for delay in policy.schedule() {
             // Delays never decrease, so equal ones are adjacent.

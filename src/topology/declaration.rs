@@ -107,6 +107,7 @@ impl fmt::Display for Declaration {
                 arguments,
             } => {
                 write!(f, "queue {name:?} ({}", durability(*durable))?;
+                // Only flags that differ from the defaults are shown.
                 f.write_str(if *exclusive { ", exclusive" } else { "" })?;
                 f.write_str(if *auto_delete { ", auto-delete" } else { "" })?;
                 f.write_str(")")?;

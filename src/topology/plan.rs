@@ -104,6 +104,7 @@ pub(super) fn plan(topology: &Topology) -> Result<Plan, TopologyError> {
         planner.queue(queue, &topology.dead_letter_exchange);
     }
     planner.bindings(topology);
+    // A plan with a problem is incomplete and must not be applied.
     planner.problems.into_result()?;
     Ok(Plan {
         declarations: planner.declarations,
@@ -151,10 +152,12 @@ impl Planner {
         let well_named = self.problems.check_name("a queue", name);
         self.check_flags(queue);
         self.check_arguments(queue);
+        // Without a valid name, derived names would only repeat the problem.
         if !well_named {
             return;
         }
         if queue.dead_letter {
+            // Targets come first: a message may be dead-lettered as soon as the queue exists.
             self.add_all(dead_letter_share(name, dead_letter_exchange));
         }
         let arguments = arguments(queue, dead_letter_exchange);
@@ -258,6 +261,7 @@ impl Planner {
     }
 
     fn bindings(&mut self, topology: &Topology) {
+        // Bindings come last, after the queues and exchanges they refer to.
         for (index, binding) in topology.bindings.iter().enumerate() {
             let (queue, exchange) = (&binding.queue, &binding.exchange);
             let of = format!("the binding of {} to {}", shown(queue), shown(exchange));
@@ -278,6 +282,7 @@ impl Planner {
             if exchange.is_empty() {
                 self.problems
                     .add(format!("{of}: the default exchange takes no bindings"));
+            // RabbitMQ predeclares these in every virtual host.
             } else if exchange.starts_with("amq.") {
                 self.problems
                     .check_length(&format!("{of}: the exchange"), exchange);
@@ -320,6 +325,7 @@ impl Planner {
         };
         match self.declarations.iter().find(same) {
             None => {
+                // Derived names are checked here, since they are longer than the name given.
                 if let Declaration::Queue { name, .. } = &declaration {
                     self.problems.check_length("the name of a queue", name);
                 }

@@ -36,6 +36,7 @@ pub(super) struct Problems(Vec<String>);
 impl Problems {
     pub(super) fn add(&mut self, problem: impl Into<String>) {
         let problem = problem.into();
+        // A name used twice would otherwise report its problem twice.
         if !self.0.contains(&problem) {
             self.0.push(problem);
         }

@@ -121,6 +121,7 @@ impl Queue {
     /// The effective type: the explicit one, else the one implied by the flags.
     pub(super) fn resolved_kind(&self) -> QueueKind {
         self.kind
+            // An explicit type wins. If its flags conflict with it, planning reports a problem.
             .unwrap_or(if self.exclusive || self.auto_delete || !self.durable {
                 QueueKind::Classic
             } else {

@@ -54,6 +54,7 @@ pub(crate) fn copy(
         (ORIGINAL_EXCHANGE, opened.original_exchange()),
         (ORIGINAL_ROUTING_KEY, opened.original_routing_key()),
     ] {
+        // A copy of a copy keeps the values of its first hop.
         if !headers.contains(name) {
             headers.insert(name, value);
         }
@@ -64,9 +65,12 @@ pub(crate) fn copy(
     }
     envelope.write(&mut headers, now_millis);
     let properties = carried_properties(&delivery.properties, opened.envelope.id());
+    // Properties cannot be shortened, so headers get the rest of the frame.
     let room = frame_max.saturating_sub(FRAME_OVERHEAD + encoded_len(&properties));
     let left_out = fit(&mut headers, room);
     let message = Outgoing {
+        // The default exchange routes by queue name, so no binding can misroute a copy. Mandatory
+        // makes a missing queue visible.
         exchange: String::new(),
         routing_key: queue.to_owned(),
         mandatory: true,
@@ -168,6 +172,7 @@ fn cut_reason(headers: &mut Headers, room: usize) {
     if surplus == 0 {
         return;
     }
+    // A reason that is not a text cannot be cut and is removed.
     if let Some(HeaderValue::Text(reason)) = headers.remove(ERROR) {
         let kept = reason.floor_char_boundary(reason.len().saturating_sub(surplus));
         if kept > 0 {
@@ -183,6 +188,8 @@ fn largest_expendable(headers: &Headers) -> Option<String> {
     headers
         .iter()
         .filter(|(name, _)| !KEPT.contains(name))
+        // Tuples compare by their first element, so any application header precedes the reserved
+        // ones.
         .max_by_key(|(name, value)| (!is_reserved(name), name.len() + value.encoded_len()))
         .map(|(name, _)| name.to_owned())
 }

@@ -154,6 +154,7 @@ impl Envelope {
     ) -> Self {
         let full = |name| text(headers, name).filter(|text| !text.is_empty());
         let owned = |name| full(name).map(str::to_owned);
+        // The id comes first, because the correlation defaults to it.
         let id = owned(ID)
             .or_else(|| properties.message_id.clone().filter(|id| !id.is_empty()))
             .unwrap_or_else(new_id);
@@ -178,6 +179,7 @@ impl Envelope {
     /// An unknown first-seen becomes `now_millis`, so that the message has an age from its next hop
     /// on.
     pub(crate) fn write(&self, headers: &mut Headers, now_millis: i64) {
+        // Stale reserved headers would otherwise survive where this envelope has no value.
         headers.retain(|name, _| !is_reserved(name));
         for (name, value) in self.carried.iter() {
             headers.insert(name, value.clone());
@@ -257,6 +259,8 @@ pub(crate) fn reserved_offenders(headers: &Headers) -> Vec<String> {
 fn carried(headers: &Headers) -> Headers {
     let lost_otherwise = |name, value: &HeaderValue| {
         let optional = matches!(name, CAUSATION | ERROR | CLAIM);
+        // `write` omits an optional header without a text, so its value must be carried. Void
+        // counts as absent.
         optional && *value != HeaderValue::Void && text_of(value).is_none()
     };
     headers
@@ -296,6 +300,7 @@ fn decimal(text: &str) -> Option<i64> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
+    // Only digits are left, so parsing can fail by overflow alone.
     let limit = if negative { i64::MIN } else { i64::MAX };
     Some(text.parse().unwrap_or(limit))
 }

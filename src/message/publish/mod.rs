@@ -127,6 +127,7 @@ impl Publish {
     /// Sets the id (`x-acemq-id`, and AMQP's `message_id` if it has at most 255 bytes). Defaults to
     /// a new UUID for each publish.
     pub fn id(mut self, id: impl Into<String>) -> Self {
+        // An empty id counts as absent.
         self.id = Some(id.into()).filter(|id| !id.is_empty());
         self
     }
@@ -224,6 +225,7 @@ impl Publish {
                 offenders.join(", ")
             )));
         }
+        // Not stored in `self`: a message without an id gets a new one for each publish.
         let id = self.id.clone().unwrap_or_else(new_id);
         let envelope = Envelope::build(
             &self.routing_key,
@@ -245,6 +247,7 @@ impl Publish {
             ..self.properties.clone()
         };
         self.check_lengths(&properties, &headers)?;
+        // AMQP cannot split a content header over frames, so the headers must fit one.
         let frame = header_frame_len(&properties, &headers);
         if frame > frame_max {
             return Err(PublishErrorKind::Invalid(format!(

@@ -197,7 +197,9 @@ impl RetryPolicy {
         if self.jitter == 0.0 {
             return delay.max(SHORTEST_WAIT);
         }
+        // `uniform` is in [0, 1), so the factor is in [1 - jitter, 1 + jitter).
         let factor = 1.0 + self.jitter * (2.0 * uniform - 1.0);
+        // Fails only above the largest duration.
         Duration::try_from_secs_f64(delay.as_secs_f64() * factor)
             .unwrap_or(Duration::MAX)
             .max(SHORTEST_WAIT)
@@ -211,6 +213,7 @@ impl RetryPolicy {
         threshold: Duration,
     ) -> NextStep {
         if attempt >= self.attempts {
+            // Also for attempts beyond the last, which a shortened policy leaves behind.
             return NextStep::OutOfAttempts;
         }
         let too_old = self
@@ -250,6 +253,7 @@ fn doubled(initial: Duration, mut times: u32, cap: Duration) -> Duration {
 fn rounded_up(delay: Duration) -> Duration {
     match delay.subsec_nanos() % 1_000_000 {
         0 => delay,
+        // The largest delay cannot be rounded up and stays as it is.
         over => delay.saturating_add(Duration::from_nanos(u64::from(1_000_000 - over))),
     }
 }

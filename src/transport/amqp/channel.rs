@@ -34,6 +34,7 @@ impl AmqpChannel {
     /// Moves the content out of amiquip's delivery and keeps the rest for settling.
     fn take(&self, mut delivery: amiquip::Delivery) -> Delivery {
         let (properties, headers) = properties(&delivery.properties);
+        // Frees the headers, which the emptied delivery does not need.
         delivery.properties = amiquip::AmqpProperties::default();
         let taken = Delivery {
             tag: delivery.delivery_tag(),
@@ -162,6 +163,7 @@ impl Channel for AmqpChannel {
             return self.settle(tag, |delivery, channel| delivery.ack(channel));
         }
         let mut settled = self.unsettled.take();
+        // Keeps the tags above `tag`; all others are settled with it.
         self.unsettled
             .replace(settled.split_off(&tag.saturating_add(1)));
         let top = settled.remove(&tag);
@@ -184,6 +186,7 @@ impl Channel for AmqpChannel {
             .channel
             .listen_for_publisher_confirms()
             .map_err(failure)?;
+        // Both listeners are in place before confirm mode starts, so no confirm is lost.
         let returns = self.channel.listen_for_returns().map_err(failure)?;
         self.channel.enable_publisher_confirms().map_err(failure)?;
         Ok(Box::new(AmqpConfirms { confirms, returns }))

@@ -73,6 +73,7 @@ impl Login {
         } else {
             bytes
                 .windows(left.len())
+                // The last match: bytes before the placeholder, such as its length, may equal it.
                 .rposition(|window| window.iter().all(|byte| *byte == PLACEHOLDER))?
         };
         let end = start + left.len();

@@ -46,6 +46,7 @@ impl Transport for AmqpTransport {
     fn dial(&self, limit: Instant, armed: &dyn Fn(KillSwitch)) -> Result<Dialled, String> {
         let tcp = self.connect(limit)?;
         let kill = kill_switch(&tcp)?;
+        // From here on the dialler can abort the TLS handshake and the login.
         armed(kill.clone());
         let activity = Activity::new(Duration::from_secs(self.url.heartbeat.into()));
         let socket = self.socket(tcp, limit, activity.clone())?;
@@ -80,6 +81,7 @@ impl AmqpTransport {
         let addresses = (self.url.host.as_str(), self.url.port)
             .to_socket_addrs()
             .map_err(|error| format!("the host name could not be resolved: {error}"))?;
+        // Every address is tried; the error is that of the last one.
         let mut last = "the host name has no address".to_owned();
         for address in addresses {
             let left = limit.saturating_duration_since(monotonic());
@@ -131,6 +133,7 @@ impl AmqpTransport {
                     .saturating_duration_since(monotonic())
                     .max(Duration::from_millis(1)),
             ));
+        // amiquip sends the placeholder; the socket replaces it.
         socket.log_in(login);
         let tuning = ConnectionTuning::default().mem_channel_bound(WRITES_IN_FLIGHT);
         Connection::insecure_open_stream(socket, options, tuning).map_err(|error| match error {
@@ -153,6 +156,7 @@ fn kill_switch(tcp: &TcpStream) -> Result<KillSwitch, String> {
         .try_clone()
         .map_err(|error| format!("the socket could not be shared: {error}"))?;
     Ok(KillSwitch::new(move || {
+        // Fails only if the socket is already closed.
         let _ = handle.shutdown(std::net::Shutdown::Both);
     }))
 }

@@ -79,6 +79,7 @@ impl Read for Socket {
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.write_login_or(bytes)?;
+        // A write of zero bytes is no sign of life.
         if written > 0 {
             self.activity.note_write();
         }
@@ -96,6 +97,7 @@ impl Socket {
             return self.wire.write(bytes);
         };
         let written = self.wire.write(&filled)?;
+        // After a partial write the rest of the response follows with the next call.
         if written >= end {
             self.login = None;
         } else if let Some(login) = &mut self.login {

@@ -57,6 +57,7 @@ impl TlsOptions {
     }
 
     pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, String> {
+        // The process-wide default provider belongs to the application and may not be installed.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -130,6 +131,7 @@ impl Session {
         let name = ServerName::try_from(host.to_owned()).map_err(|error| failed(&error))?;
         let mut tls = ClientConnection::new(config, name).map_err(|error| failed(&error))?;
         while tls.is_handshaking() {
+            // A timeout of zero is an error, so the last wait is at least a millisecond.
             let left = limit
                 .saturating_duration_since(crate::time::instant::monotonic())
                 .max(Duration::from_millis(1));
@@ -157,6 +159,7 @@ impl Session {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return done,
             }
+            // The plaintext buffer is empty: read from the socket until it has a complete record.
             if self.tls.read_tls(tcp)? == 0 {
                 return Ok(0);
             }
@@ -171,6 +174,7 @@ impl Session {
         tcp: &mut mio::net::TcpStream,
         bytes: &[u8],
     ) -> io::Result<usize> {
+        // Older ciphertext goes first. While it blocks, no plaintext is accepted.
         self.send_ciphertext(tcp)?;
         let ahead = usize::from(std::mem::take(&mut self.held_back));
         let taken = ahead
@@ -181,6 +185,7 @@ impl Session {
         match self.send_ciphertext(tcp) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.held_back = true;
+                // Reporting zero bytes would mean a closed socket.
                 if taken == 1 {
                     Err(error)
                 } else {

@@ -86,6 +86,7 @@ impl BrokerUrl {
             None | Some("") => "localhost".to_owned(),
             Some(host) => decode("host", host.trim_start_matches('[').trim_end_matches(']'))?,
         };
+        // An unescaped # in a password would cut the URL short without notice.
         if url.fragment().is_some() {
             return Err(UrlError("a # in the URL must be written %23".to_owned()));
         }
@@ -133,6 +134,7 @@ impl BrokerUrl {
         let host = decode("host", host.trim_start_matches('[').trim_end_matches(']'))?;
         Ok(Self {
             host,
+            // Nodes of one cluster usually share a port.
             port: url.port().unwrap_or(self.port),
             ..self.clone()
         })
@@ -220,6 +222,7 @@ fn credentials(url: &Url) -> Result<Authentication, UrlError> {
     } else {
         decode("user", url.username())?
     };
+    // RabbitMQ predefines the user guest with this password.
     let password = url.password().map_or_else(
         || Ok("guest".to_owned()),
         |password| decode("password", password),

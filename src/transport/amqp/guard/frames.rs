@@ -136,6 +136,7 @@ impl Frames {
             )));
         }
         Ok(match head.kind {
+            // Methods are inspected even on a closed channel, for its channel.open-ok.
             METHOD => FrameAction::Inspect,
             _ if self.is_closed(head.channel) => FrameAction::Blank,
             HEADER => FrameAction::Inspect,
@@ -154,6 +155,7 @@ impl Frames {
         }
         methods::repair(method, arguments)?;
         match method {
+            // Only the first tune counts: limits do not change on an open connection.
             methods::TUNE if !self.tuned => {
                 self.tuned = true;
                 methods::allow_heartbeats(arguments);

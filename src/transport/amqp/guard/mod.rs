@@ -128,16 +128,19 @@ impl Guard {
                 }
             }
             self.cleared += FRAME_HEADER;
+            // The payload and the end byte follow without inspection.
             self.passing = frame.payload + 1;
         }
     }
 
     /// Reads once from `wire`. Requires that all cleared bytes are handed out.
     fn fill(&mut self, wire: &mut impl Read) -> io::Result<usize> {
+        // Moves the incomplete frame to the start of the buffer.
         self.bytes.copy_within(self.cleared..self.filled, 0);
         self.filled -= self.cleared;
         (self.handed_out, self.cleared) = (0, 0);
         if self.filled == self.bytes.len() {
+            // The buffer is full without a complete frame, so the frame is larger than the buffer.
             let larger = self.bytes.len() * 2;
             self.bytes
                 .resize(larger.min(FRAME_HEADER + LARGEST_FRAME + 1), 0);

@@ -76,6 +76,7 @@ pub(super) fn content_header(payload: &mut [u8]) -> io::Result<()> {
             continue;
         }
         let Some(len) = property.repair(rest) else {
+            // Keeps the flags above this one, whose properties precede it.
             let before = !(flag | (flag - 1));
             [*high, *low] = (flags & before).to_be_bytes();
             return Ok(());
@@ -178,6 +179,7 @@ fn all_as_bytes(bytes: &mut [u8]) -> usize {
 fn text(mut bytes: &mut [u8]) {
     while let Err(error) = std::str::from_utf8(bytes) {
         let from = error.valid_up_to();
+        // `error_len` is `None` for a truncated character at the end.
         let to = error.error_len().map_or(bytes.len(), |len| from + len);
         bytes[from..to].fill(b'?');
         bytes = &mut bytes[to..];
