@@ -1,7 +1,11 @@
-//! Holds the pure parts to `fixtures/contract.json`, which was written from the contract and not from this code.
+//! Tests the pure parts of the library against `fixtures/contract.json`.
+//!
+//! The fixture states the contract with the AceMQ libraries in other languages; it is not generated
+//! from this code.
 
-use crate::message::envelope::{self, Envelope};
+use crate::message::envelope::Envelope;
 use crate::message::headers::{HeaderValue, Headers, Properties};
+use crate::message::wire;
 use crate::metrics::Outcome;
 use crate::naming;
 use crate::retry::{Decision, RetryLadder, RetryPolicy, Verdict, Wait, decide};
@@ -16,7 +20,7 @@ fn contract() -> Value {
 
 fn rows(value: &Value) -> &[Value] {
     let rows = value.as_array().unwrap();
-    assert!(!rows.is_empty(), "an empty table proves nothing");
+    assert!(!rows.is_empty(), "the table is empty");
     rows
 }
 
@@ -69,7 +73,7 @@ fn table(headers: &Headers) -> Value {
         .into()
 }
 
-/// The rungs as the fixture has them.
+/// The rungs in the format of the fixture.
 fn rungs(ladder: &RetryLadder) -> Vec<Value> {
     let row = |rung| {
         let rung: &crate::Rung = rung;
@@ -83,7 +87,7 @@ fn rungs(ladder: &RetryLadder) -> Vec<Value> {
 }
 
 #[test]
-fn policies_are_what_they_say() {
+fn policies_match_their_rows() {
     for row in rows(&contract()["policies"]) {
         let policy = policy(row).unwrap();
         assert_eq!(row["attempts"], policy.attempts(), "{row}");
@@ -93,7 +97,7 @@ fn policies_are_what_they_say() {
             naming::whole_millis(limit),
             "{row}"
         );
-        // Jitter is each constructor's own, and not the result of having been set to it above.
+        // Without an explicit jitter, each constructor sets the expected default.
         let mut bare = row.clone();
         bare.as_object_mut().unwrap().remove("jitter");
         assert_eq!(
@@ -105,7 +109,7 @@ fn policies_are_what_they_say() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_policies_are_refused() {
     for row in rows(&contract()["refused_policies"]) {
         assert!(policy(&row["policy"]).is_err(), "{row}");
     }
@@ -220,7 +224,7 @@ fn thresholds() {
 }
 
 #[test]
-fn the_longest_rung() {
+fn longest_rung() {
     let longest = millis(&contract()["longest_rung_ms"]);
     let ladder = |delay| {
         let policy = RetryPolicy::fixed(2, delay).unwrap();
@@ -261,7 +265,7 @@ fn rung_arguments() {
 }
 
 #[test]
-fn the_topology_holds_the_same_queues_as_the_names_and_the_ladder() {
+fn topology_matches_names_and_ladder() {
     let contract = contract();
     let topology = &contract["topology"];
     let (source, policy) = ("orders.new", named(&contract, &topology["policy"]));
@@ -298,11 +302,11 @@ fn the_topology_holds_the_same_queues_as_the_names_and_the_ladder() {
 fn reserved_headers() {
     let contract = contract();
     let headers = &contract["headers"];
-    assert_eq!(headers["prefix"], envelope::RESERVED_PREFIX);
+    assert_eq!(headers["prefix"], wire::RESERVED_PREFIX);
     let new = Envelope::build("order.placed", None, "shop@pod", 1, "id-1".to_owned());
     let mut published = Headers::new();
     new.write(&mut published, 1);
-    // Every header there is, each as text, so that a hop has to write all of them.
+    // All reserved headers are present as text, so that a hop has to write each of them.
     let reserved = rows(&headers["reserved"]);
     let all = reserved
         .iter()

@@ -1,7 +1,7 @@
-//! The names of everything the library declares on a broker.
+//! The names of the exchanges and queues that the library declares.
 //!
-//! They are shared with services in other languages: two services that share a queue share its dead-letter queue, its
-//! parked queue and its retry queues too, so a name here never changes.
+//! The AceMQ libraries in other languages use the same names: services that share a queue also
+//! share its dead-letter queue, parked queue and retry queues. The names here never change.
 //!
 //! ```
 //! use rungmq::naming;
@@ -16,43 +16,45 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// The direct exchange that dead-letter queues and parked queues are bound to.
+/// The direct exchange to which dead-letter and parked queues are bound.
 pub const DEAD_LETTER_EXCHANGE: &str = "acemq.dlx";
 
-/// The direct exchange that brings a message back from a retry queue to its source queue.
+/// The direct exchange that routes messages from retry queues back to their source queues.
 pub const RETRY_EXCHANGE: &str = "acemq.retry";
 
-/// What AMQP's short strings hold: exchange and queue names, routing keys.
+/// The maximum length in bytes of an AMQP short string: a queue or exchange name or a routing key.
 pub(crate) const LONGEST_NAME: usize = 255;
 
-/// How much of either end of a long name is shown.
+/// The number of characters shown of each end of a long name.
 const SHOWN_CHARS: usize = 40;
 
-/// The queue for messages of `queue` that were given up or rejected.
+/// The dead-letter queue of `queue`, for messages that were given up or rejected.
 #[must_use]
 pub fn dead_letter_queue(queue: &str) -> String {
     format!("{queue}.dlq")
 }
 
-/// The queue for messages of `queue` that a person must look at: parked by the handler, or undecodable.
+/// The parked queue of `queue`, for messages that an operator has to inspect: those parked by the
+/// handler and those that could not be decoded.
 #[must_use]
 pub fn parked_queue(queue: &str) -> String {
     format!("{queue}.parked")
 }
 
-/// The queue in which a message of `queue` waits for `delay` before it is delivered again.
+/// The retry queue in which messages of `queue` wait for `delay` before the next delivery.
 ///
-/// The delay is rounded up to whole milliseconds and written in the largest of `h`, `m` and `s` that divides it; one
-/// that is no whole number of seconds is written in `ms`. So 60 s is `1m`, 90 s is `90s`, 45.5 s is `45500ms`. A delay of
-/// zero, which never has a queue, reads `0s`.
+/// The delay is rounded up to whole milliseconds and written in the largest unit of `h`, `m` and
+/// `s` that divides it, or in `ms` if none does: 60 s is `1m`, 90 s is `90s`, 45.5 s is `45500ms`.
+/// A delay of zero, for which no queue is declared, is `0s`.
 ///
-/// AceMQ for Ruby, Go and Python cuts fractions of a second off instead; the names differ only for such delays.
+/// AceMQ for Ruby, Go and Python truncates fractions of a second instead, so names differ for such
+/// delays.
 #[must_use]
 pub fn retry_queue(queue: &str, delay: Duration) -> String {
     format!("{queue}.retry.{}", delay_text(delay))
 }
 
-/// A delay as names and texts show it.
+/// Formats a delay for names and texts.
 pub(crate) fn delay_text(delay: Duration) -> String {
     let millis = whole_millis(delay);
     if millis == 0 {
@@ -66,14 +68,14 @@ pub(crate) fn delay_text(delay: Duration) -> String {
     format!("{millis}ms")
 }
 
-/// The delay in milliseconds, rounded up; `u64::MAX` when it is longer than that.
+/// The delay in milliseconds, rounded up and saturating.
 pub(crate) fn whole_millis(delay: Duration) -> u64 {
     u64::try_from(delay.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Whether AMQP can carry `name`; `what` says in the error what it names, such as `queue`.
+/// Checks that `name` fits an AMQP short string. `what`, such as `queue`, appears in the error.
 ///
-/// amiquip writes a longer one as a corrupt frame, for which the broker closes the whole connection.
+/// amiquip encodes a longer name as a corrupt frame, and the broker closes the connection for it.
 pub(crate) fn check(what: &'static str, name: &str) -> Result<(), NameTooLong> {
     if name.len() <= LONGEST_NAME {
         return Ok(());
@@ -85,7 +87,7 @@ pub(crate) fn check(what: &'static str, name: &str) -> Result<(), NameTooLong> {
     })
 }
 
-/// A long name with its middle left out: derived names differ at their end.
+/// Shortens a long name in its middle. Derived names differ at the end, so the end is kept.
 pub(crate) fn abbreviated(name: &str) -> String {
     let length = name.chars().count();
     if length <= 2 * SHOWN_CHARS + 1 {
@@ -96,9 +98,10 @@ pub(crate) fn abbreviated(name: &str) -> String {
     format!("{head}…{tail}")
 }
 
-/// A name or routing key, given or derived, is longer than the 255 bytes that AMQP allows.
+/// A name or routing key is longer than the 255 bytes that AMQP allows.
 ///
-/// Bytes count, not characters. Names derived from a queue's are longer than its own: choose a shorter queue name.
+/// The limit counts bytes, not characters. Names of dead-letter, parked and retry queues are longer
+/// than the name of their queue and may exceed the limit first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameTooLong {
     what: &'static str,
@@ -111,7 +114,7 @@ impl fmt::Display for NameTooLong {
         let Self { what, shown, bytes } = self;
         write!(
             f,
-            "the {what} {shown:?} takes {bytes} bytes, but AMQP allows {LONGEST_NAME}"
+            "the {what} {shown:?} has {bytes} bytes, but AMQP allows {LONGEST_NAME}"
         )
     }
 }
@@ -124,7 +127,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn delays_read_in_the_largest_unit_that_divides_them() {
+    fn delay_is_written_in_the_largest_dividing_unit() {
         for (millis, text) in [
             (0, "0s"),
             (1, "1ms"),
@@ -143,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn fractions_of_a_millisecond_count_as_a_whole_one() {
+    fn fractions_of_a_millisecond_round_up() {
         assert_eq!(whole_millis(Duration::ZERO), 0);
         assert_eq!(whole_millis(Duration::from_nanos(1)), 1);
         assert_eq!(whole_millis(Duration::from_nanos(1_000_001)), 2);
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_count_and_not_characters() {
+    fn length_is_counted_in_bytes() {
         assert_eq!(check("queue", &"q".repeat(255)), Ok(()));
         assert!(check("queue", &"q".repeat(256)).is_err());
         assert_eq!(check("queue", &"é".repeat(127)), Ok(()));
@@ -163,12 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn the_error_shows_what_is_too_long_without_showing_it_all() {
+    fn error_shows_an_abbreviated_name() {
         let error = check("routing key", &"k".repeat(300)).unwrap_err();
         assert_eq!(
             error.to_string(),
             format!(
-                "the routing key \"{ends}…{ends}\" takes 300 bytes, but AMQP allows 255",
+                "the routing key \"{ends}…{ends}\" has 300 bytes, but AMQP allows 255",
                 ends = "k".repeat(40)
             )
         );
@@ -178,13 +181,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn different_delays_have_different_names(a in delays(), b in delays()) {
+        fn names_are_unique_per_delay(a in delays(), b in delays()) {
             let (a, b) = (Duration::from_millis(a), Duration::from_millis(b));
             prop_assert_eq!(retry_queue("q", a) == retry_queue("q", b), a == b);
         }
 
         #[test]
-        fn the_text_says_the_delay(millis in delays()) {
+        fn delay_text_is_exact(millis in delays()) {
             let text = delay_text(Duration::from_millis(millis));
             let digits = text.trim_end_matches(char::is_alphabetic);
             let unit = match &text[digits.len()..] {
@@ -198,7 +201,7 @@ mod tests {
         }
 
         #[test]
-        fn a_delay_is_never_cut_short(seconds in any::<u64>(), nanos in 0..1_000_000_000_u32) {
+        fn delays_are_never_shortened(seconds in any::<u64>(), nanos in 0..1_000_000_000_u32) {
             let delay = Duration::new(seconds, nanos);
             let millis = whole_millis(delay);
             prop_assert!(millis == u64::MAX || Duration::from_millis(millis) >= delay);
@@ -206,7 +209,7 @@ mod tests {
         }
     }
 
-    /// Any delay, and often one that is near a whole second, minute or hour.
+    /// Any delay, with a bias to whole seconds, minutes and hours.
     fn delays() -> impl Strategy<Value = u64> {
         let round = (
             0..50_u64,

@@ -90,13 +90,13 @@ impl<'a> Event<'a> {
     }
 }
 
-/// A distribution is shown by how many values it has.
+/// A histogram is shown by how many values it has.
 fn metrics(registry: &Registry) -> Map<String, Value> {
     let snapshot = registry.snapshot();
     let number = |metric: &Metric| match metric {
         Metric::Counter(count) => json!(count),
         Metric::Gauge(level) => json!(level),
-        Metric::Distribution(distribution) => json!(distribution.count()),
+        Metric::Histogram(histogram) => json!(histogram.count()),
         _ => Value::Null,
     };
     snapshot

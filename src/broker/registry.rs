@@ -3,7 +3,7 @@
 use super::model::profile::Profile;
 use super::server::broker::{Broker, WeakBroker};
 use super::url::check_name;
-use crate::message::id::new_id;
+use crate::message::wire::new_id;
 use crate::time::clock::{Clock, SystemClock};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

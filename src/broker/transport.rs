@@ -241,7 +241,7 @@ impl Channel for MemoryChannel {
         self.call(Operation::Check(declaration.clone())).map(drop)
     }
 
-    fn limit_prefetch(&self, prefetch: u16) -> Result<(), Failure> {
+    fn set_prefetch(&self, prefetch: u16) -> Result<(), Failure> {
         self.call(Operation::Prefetch(prefetch)).map(drop)
     }
 
@@ -263,7 +263,7 @@ impl Channel for MemoryChannel {
         }
     }
 
-    fn pull(&self, queue: &str) -> Result<Option<Delivery>, Failure> {
+    fn get(&self, queue: &str) -> Result<Option<Delivery>, Failure> {
         match self.call(Operation::Fetch(queue.to_owned()))? {
             Answer::Fetched(delivery) => Ok(delivery.map(|delivery| *delivery)),
             _ => Err(self.ended()),

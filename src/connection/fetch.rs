@@ -5,8 +5,8 @@ use crate::error::Error;
 use crate::message::copy::replayed;
 use crate::message::delivery::Delivery;
 use crate::message::envelope::Envelope;
-use crate::message::id::new_id;
 use crate::message::publish::error::{PublishError, PublishErrorKind};
+use crate::message::wire::new_id;
 use crate::message::{Message, Opened};
 use crate::naming;
 use crate::time::threads::Role;
@@ -33,7 +33,7 @@ impl Connection {
             &format!("pulling from the queue {queue:?}"),
             limit,
             move |channel| {
-                let Some(delivery) = channel.pull(&name)? else {
+                let Some(delivery) = channel.get(&name)? else {
                     return Ok(None);
                 };
                 channel.ack(delivery.tag, false)?;
@@ -69,7 +69,7 @@ impl Connection {
             let mut moved = 0;
             let held = channel.count(&dead_letters)?;
             while moved < held {
-                let Some(delivery) = channel.pull(&dead_letters)? else {
+                let Some(delivery) = channel.get(&dead_letters)? else {
                     break;
                 };
                 let tag = delivery.tag;

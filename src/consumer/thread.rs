@@ -278,7 +278,7 @@ impl ConsumerThread {
         // Health shows this text if one of the following calls, which have no limit, does not
         // return.
         *shared.trouble.lock() = Some("the broker has not answered the subscription".to_owned());
-        channel.limit_prefetch(settings.prefetch).map_err(refused)?;
+        channel.set_prefetch(settings.prefetch).map_err(refused)?;
         let subscription = channel.subscribe(queue).map_err(refused)?;
         info!("consuming {}", settings.label);
         *shared.trouble.lock() = None;

@@ -1,6 +1,6 @@
-//! Runs the user's code for one delivery: decode, call, and catch what it throws.
+//! Runs the user's code for one delivery: decodes the body, calls the handler, catches panics.
 
-use super::{Answer, Answered, Reason};
+use super::{Answer, Reason};
 use crate::message::codec::Decode;
 use crate::message::{Message, Opened};
 use crate::retry::Verdict;
@@ -8,7 +8,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// A handler with its payload type and its codec taken into it.
+/// A handler with its payload type erased and its codec included.
 pub(crate) type Handler = Arc<dyn Fn(&Arc<Opened>) -> Verdict + Send + Sync>;
 
 pub(crate) fn handler<T, R, F>(codec: impl Decode<T>, handle: F) -> Handler
@@ -29,6 +29,7 @@ fn decode<T>(codec: &impl Decode<T>, opened: &Opened) -> Result<T, Verdict> {
         codec.decode(&opened.delivery.body, content_type)
     })) {
         Ok(Ok(payload)) => Ok(payload),
+        // The reason is taken from the error and its sources, as for a handler.
         Ok(Err(error)) => Err(Verdict::Undecodable {
             message: Reason::of(error.into()).text,
         }),
@@ -38,41 +39,29 @@ fn decode<T>(codec: &impl Decode<T>, opened: &Opened) -> Result<T, Verdict> {
     }
 }
 
-/// The answer is taken apart in here too: its conversions are the user's code as well.
+/// Calls the handler and converts its answer. The conversion runs inside `catch_unwind` too, since
+/// `Answer` and the `Display` of the reason are the user's code as well.
 fn call<T, R: Answer>(handle: &impl Fn(Message<T>) -> R, message: Message<T>) -> Verdict {
-    let answered = catch_unwind(AssertUnwindSafe(|| {
-        handle(message).into_ack().into_answered()
-    }));
-    match answered {
-        Ok(Answered::Accept) => Verdict::Accept,
-        Ok(Answered::Retry(Reason { text, fatal })) => Verdict::Retry {
-            reason: text,
-            fatal,
-        },
-        // A reason with a FatalError in it is fatal however it was said; these two end the message anyway.
-        Ok(Answered::Reject(reason)) => Verdict::Reject {
-            reason: reason.text,
-        },
-        Ok(Answered::Park(reason)) => Verdict::Park {
-            reason: reason.text,
-        },
-        Err(panic) => Verdict::Retry {
-            reason: panicked(panic),
-            fatal: false,
-        },
-    }
+    catch_unwind(AssertUnwindSafe(|| {
+        handle(message).into_ack().into_verdict()
+    }))
+    .unwrap_or_else(|panic| Verdict::Retry {
+        reason: panicked(panic),
+        fatal: false,
+    })
 }
 
-/// The text of a panic, whatever was thrown.
+/// Describes the payload of a panic.
 pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> String {
+    // `panic!` with a literal has a `&str` payload, with arguments a `String`.
     let text = if let Some(text) = panic.downcast_ref::<&str>() {
         format!("panicked: {text}")
     } else if let Some(text) = panic.downcast_ref::<String>() {
         format!("panicked: {text}")
     } else {
-        "panicked: with a payload that is no text".to_owned()
+        "panicked with a non-string payload".to_owned()
     };
-    // Whatever was thrown may panic again when it is dropped.
-    drop(catch_unwind(AssertUnwindSafe(move || drop(panic))));
+    // The payload's own `Drop` may panic.
+    let _ = catch_unwind(AssertUnwindSafe(move || drop(panic)));
     text
 }

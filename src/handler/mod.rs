@@ -1,9 +1,10 @@
-//! What a handler answers: accept, retry, reject or park, and why.
+//! The answers of a handler: accept, retry, reject or park, each with a reason.
 
 pub(crate) mod calling;
 
 mod reason;
 
+use crate::retry::Verdict;
 use std::error::Error;
 use std::fmt;
 
@@ -13,8 +14,9 @@ pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A handler's answer to one message.
 ///
-/// A reason is anything that turns into a boxed error: a string, an error, what `?` would pass on. It ends up in the
-/// `x-acemq-error` header of a message that is set aside.
+/// A reason is anything that converts into a boxed error: a string, an error type, or the error of
+/// a `?`. A message that goes to the dead-letter or parked queue carries it in its `x-acemq-error`
+/// header.
 ///
 /// ```
 /// use rungmq::Ack;
@@ -31,11 +33,11 @@ pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 #[derive(Debug)]
 #[must_use = "an answer has no effect until the handler returns it"]
 pub struct Ack {
-    kind: Kind,
+    kind: AckKind,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum AckKind {
     Accept,
     Retry(BoxError),
     Reject(BoxError),
@@ -43,67 +45,76 @@ enum Kind {
 }
 
 impl Ack {
-    /// The message is done with.
+    /// Acknowledges the message: its processing is complete.
     pub fn accept() -> Self {
-        Self { kind: Kind::Accept }
+        Self {
+            kind: AckKind::Accept,
+        }
     }
 
-    /// Try again later, as the retry policy has it; once it gives up, the message goes to the dead-letter queue.
+    /// Retries the message according to the retry policy. After the last attempt, or at the age
+    /// limit of the policy, the message goes to the dead-letter queue.
     ///
-    /// A reason with a [`FatalError`] anywhere in its source chain spends no attempt: the message goes to the
-    /// dead-letter queue at once.
+    /// With a [`FatalError`] anywhere in the source chain of the reason there is no retry: the
+    /// message goes to the dead-letter queue immediately.
     pub fn retry(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
-            kind: Kind::Retry(reason.into()),
+            kind: AckKind::Retry(reason.into()),
         }
     }
 
-    /// The message is wrong: it goes to the dead-letter queue at once.
+    /// Rejects the message: it goes to the dead-letter queue without a retry.
     pub fn reject(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
-            kind: Kind::Reject(reason.into()),
+            kind: AckKind::Reject(reason.into()),
         }
     }
 
-    /// A person has to look at it: the message goes to the parked queue.
+    /// Parks the message: it goes to the parked queue, to be inspected by an operator.
     pub fn park(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
-            kind: Kind::Park(reason.into()),
+            kind: AckKind::Park(reason.into()),
         }
     }
 
-    /// The answer as plain data. Runs the reason's own code (`Display`, `source`, `Drop`), and survives its panics.
-    pub(crate) fn into_answered(self) -> Answered {
+    /// Converts the answer to plain data. Catches panics of the reason's `Display`, `source` and
+    /// `Drop`.
+    pub(crate) fn into_verdict(self) -> Verdict {
         match self.kind {
-            Kind::Accept => Answered::Accept,
-            Kind::Retry(reason) => Answered::Retry(Reason::of(reason)),
-            Kind::Reject(reason) => Answered::Reject(Reason::of(reason)),
-            Kind::Park(reason) => Answered::Park(Reason::of(reason)),
+            AckKind::Accept => Verdict::Accept,
+            AckKind::Retry(reason) => {
+                let Reason { text, fatal } = Reason::of(reason);
+                Verdict::Retry {
+                    reason: text,
+                    fatal,
+                }
+            }
+            // Both end the message, so a `FatalError` in the reason changes nothing.
+            AckKind::Reject(reason) => Verdict::Reject {
+                reason: Reason::of(reason).text,
+            },
+            AckKind::Park(reason) => Verdict::Park {
+                reason: Reason::of(reason).text,
+            },
         }
     }
 }
 
-/// An [`Ack`] as plain data, with its reason put into words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answered {
-    Accept,
-    Retry(Reason),
-    Reject(Reason),
-    Park(Reason),
-}
-
-/// What a message handler may return: [`Ack`], `()` for [`Ack::accept`], or a `Result` of either, whose `Err(e)` is
-/// exactly [`Ack::retry(e)`](Ack::retry).
+/// The return type of a message handler: [`Ack`], `()` for [`Ack::accept`], or a `Result` of
+/// either, whose `Err(e)` means [`Ack::retry(e)`](Ack::retry).
 ///
-/// The error is anything that turns into `Box<dyn Error + Send + Sync>`. For errors of several types return that or
-/// `anyhow::Error`; a `Box<dyn Error>` without `Send + Sync` does not compile.
+/// The error is any type that converts into `Box<dyn Error + Send + Sync>`. A handler with errors
+/// of several types returns that type or `anyhow::Error`; a `Box<dyn Error>` without `Send + Sync`
+/// does not compile.
 #[diagnostic::on_unimplemented(
     message = "a message handler cannot return `{Self}`",
-    note = "return `Ack`, `()`, or a `Result` of either whose error turns into `Box<dyn Error + Send + Sync>`",
-    note = "a closure that never returns (`panic!`, `todo!`) has to name a type: `|message| -> Ack {{ todo!() }}`"
+    note = "return `Ack`, `()`, or a `Result` of either, \
+            whose error converts into `Box<dyn Error + Send + Sync>`",
+    note = "a closure that never returns (`panic!`, `todo!`) needs a return type: \
+            `|message| -> Ack {{ todo!() }}`"
 )]
 pub trait Answer {
-    /// Turns what the handler returned into an [`Ack`].
+    /// Converts the return value into an [`Ack`].
     fn into_ack(self) -> Ack;
 }
 
@@ -128,10 +139,10 @@ impl<A: Answer, E: Into<Box<dyn Error + Send + Sync>>> Answer for Result<A, E> {
     }
 }
 
-/// An error that no retry can cure: the message goes to the dead-letter queue at once.
+/// An error that retrying cannot fix: the message goes to the dead-letter queue immediately.
 ///
-/// It is found wherever it stands in an error's source chain, so it survives `?`, `anyhow` with any amount of context,
-/// and an error enum that names it as a source.
+/// It takes effect anywhere in the source chain of a reason, so it survives `?`, added `anyhow`
+/// context, and an error enum that names it as its source.
 ///
 /// ```
 /// use rungmq::FatalError;
@@ -149,7 +160,7 @@ pub struct FatalError {
 }
 
 impl FatalError {
-    /// A fatal error with a message of its own.
+    /// Creates a fatal error with a message.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
         Self {
@@ -158,7 +169,7 @@ impl FatalError {
         }
     }
 
-    /// A fatal error with the error that led to it.
+    /// Creates a fatal error with a message and the error that caused it.
     #[must_use]
     pub fn caused_by(
         message: impl Into<String>,
@@ -196,8 +207,8 @@ impl Error for FatalError {
     }
 }
 
-/// Stands behind every [`FatalError`] as its source: a box such as anyhow's hides the type of the outermost error from
-/// `downcast_ref`, but not that of its source.
+/// The source of every [`FatalError`], by which the error is recognised: boxes such as anyhow's
+/// hide the type of the outermost error from `downcast_ref`, but not the types of its sources.
 #[derive(Debug)]
 struct Marker {
     cause: Option<BoxError>,

@@ -1,11 +1,16 @@
+//! Tests of answers and reasons.
+
 use super::*;
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::io;
 
 fn retried<A: Answer>(answer: A) -> Reason {
-    match answer.into_ack().into_answered() {
-        Answered::Retry(reason) => reason,
+    match answer.into_ack().into_verdict() {
+        Verdict::Retry { reason, fatal } => Reason {
+            text: reason,
+            fatal,
+        },
         other => panic!("expected a retry, got {other:?}"),
     }
 }
@@ -40,25 +45,20 @@ mod inference {
         Ok(1)
     }
 
-    fn said(text: &str) -> Reason {
-        Reason {
-            text: text.to_owned(),
-            fatal: false,
-        }
-    }
-
     #[test]
     fn plain_answers() {
-        assert_eq!(accepts(|_| ()).into_answered(), Answered::Accept);
-        assert_eq!(accepts(|_| {}).into_answered(), Answered::Accept);
-        assert_eq!(accepts(|_| Ack::accept()).into_answered(), Answered::Accept);
+        assert_eq!(accepts(|_| ()).into_verdict(), Verdict::Accept);
+        assert_eq!(accepts(|_| {}).into_verdict(), Verdict::Accept);
+        assert_eq!(accepts(|_| Ack::accept()).into_verdict(), Verdict::Accept);
         let parked = accepts(|n| Ack::park(format!("number {n}")));
-        let said_so = said("number 1");
-        assert_eq!(parked.into_answered(), Answered::Park(said_so));
+        let expected = Verdict::Park {
+            reason: "number 1".to_owned(),
+        };
+        assert_eq!(parked.into_verdict(), expected);
     }
 
     #[test]
-    fn a_panic_and_nothing_else() {
+    fn closure_that_only_panics_compiles() {
         let panics = std::panic::catch_unwind(|| accepts(|_| -> () { panic!("on purpose") }));
         assert!(panics.is_err());
     }
@@ -74,8 +74,10 @@ mod inference {
             io(false)?;
             Ok(Ack::reject("sold out"))
         });
-        let expected = Answered::Reject(said("sold out"));
-        assert_eq!(ack.into_answered(), expected);
+        let expected = Verdict::Reject {
+            reason: "sold out".to_owned(),
+        };
+        assert_eq!(ack.into_verdict(), expected);
     }
 
     #[test]
@@ -101,7 +103,7 @@ mod inference {
 }
 
 #[test]
-fn text_of_a_reason() {
+fn reason_text() {
     assert_eq!(reason("as it: is ").text, "as it: is ");
     assert_eq!(reason("").text, "no reason given");
 
@@ -121,7 +123,7 @@ fn text_of_a_reason() {
 }
 
 #[test]
-fn fatal_wherever_it_stands() {
+fn fatal_error_is_found_anywhere_in_the_chain() {
     let fatal = || FatalError::new("no such sku");
     let boxed: Box<dyn Error + Send + Sync> = Box::new(fatal());
     let twice: Box<dyn Error + Send + Sync> = Box::new(Refusal::Through(fatal()));
@@ -169,7 +171,7 @@ fn fatal_wherever_it_stands() {
 }
 
 #[test]
-fn fatal_however_it_was_said() {
+fn fatal_error_is_found_in_every_kind_of_retry() {
     let text = "FatalError: x";
     let said = [
         Err::<(), _>(FatalError::new("x")).into_ack(),
@@ -183,7 +185,7 @@ fn fatal_however_it_was_said() {
     }
 }
 
-/// An error whose every method can be made to misbehave.
+/// An error with methods that misbehave on request.
 #[derive(Debug, Default)]
 struct Hostile {
     display: Misbehaviour,
@@ -201,7 +203,7 @@ enum Misbehaviour {
     Endless,
 }
 
-/// A panic payload that panics when it is dropped.
+/// A panic payload that panics on drop.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -276,7 +278,7 @@ fn quietly<T>(run: impl FnOnce() -> T) -> T {
 
 proptest! {
     #[test]
-    fn a_reason_never_panics_and_always_ends(
+    fn reason_never_panics_and_always_ends(
         display in misbehaviour(),
         source in misbehaviour(),
         drop in misbehaviour(),
@@ -295,14 +297,14 @@ proptest! {
     }
 
     #[test]
-    fn a_string_stays_as_it_is(text in ".{1,80}") {
+    fn string_reason_is_unchanged(text in ".{1,80}") {
         let reason = reason(text.clone());
         prop_assert_eq!(reason.text, text);
     }
 }
 
 #[test]
-fn an_error_that_fails_to_format() {
+fn error_that_fails_to_format() {
     #[derive(Debug)]
     struct Unformattable;
     impl fmt::Display for Unformattable {
@@ -315,7 +317,7 @@ fn an_error_that_fails_to_format() {
 }
 
 #[test]
-fn a_long_chain_is_cut_but_fatal_is_still_found() {
+fn long_chain_is_cut_but_fatal_error_is_found() {
     let mut error = anyhow::Error::new(FatalError::new("deep"));
     for n in 0..200 {
         error = error.context(format!("level {n}"));

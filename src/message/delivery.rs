@@ -1,14 +1,15 @@
-//! Messages as they cross the transport seam: plain data, with a body that copies share.
+//! Messages as they cross the transport seam: plain data with a shared body.
 
 use super::headers::{Headers, Properties};
 use std::sync::Arc;
 
-/// A message body, shared by a delivery and the copies made of it.
+/// A message body, shared by a delivery and its copies.
 pub(crate) type Body = Arc<Vec<u8>>;
 
-/// A message as it arrived.
+/// A message received from the broker.
 #[derive(Debug)]
 pub(crate) struct Delivery {
+    /// The delivery tag, unique within the channel.
     pub(crate) tag: u64,
     pub(crate) redelivered: bool,
     pub(crate) exchange: String,
@@ -18,7 +19,7 @@ pub(crate) struct Delivery {
     pub(crate) body: Body,
 }
 
-/// A message on its way out.
+/// A message to be sent to the broker.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) exchange: String,
@@ -29,11 +30,12 @@ pub(crate) struct Outgoing {
     pub(crate) body: Body,
 }
 
-/// A mandatory message that no queue took. Its body was dropped on receipt.
+/// A mandatory message that the broker returned as unroutable. Its body is dropped on receipt.
 #[derive(Debug)]
 pub(crate) struct Returned {
     pub(crate) exchange: String,
     pub(crate) routing_key: String,
     pub(crate) message_id: Option<String>,
+    /// Reply code and reply text, as in `312 NO_ROUTE`.
     pub(crate) text: String,
 }

@@ -1,11 +1,11 @@
-//! The headers and AMQP properties of a message, kept exactly as they came.
+//! Headers and AMQP properties of a message, with their wire types preserved.
 
 use std::collections::{BTreeMap, btree_map};
 use std::fmt;
 
-/// The value of one header, in any type AMQP 0-9-1 has as RabbitMQ writes it.
+/// The value of one header, with a variant for every AMQP 0-9-1 field type that RabbitMQ uses.
 ///
-/// Values pass through retries, dead-lettering and parking with their types unchanged.
+/// Retries, dead-lettering and parking keep values and their types unchanged.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum HeaderValue {
@@ -31,9 +31,9 @@ pub enum HeaderValue {
     F64(f64),
     /// A decimal number (`D`): `value` / 10^`scale`.
     Decimal {
-        /// How many digits stand behind the decimal point.
+        /// The number of digits after the decimal point.
         scale: u8,
-        /// All digits, as an integer.
+        /// All digits as one integer.
         value: u32,
     },
     /// A long string (`S`).
@@ -51,7 +51,7 @@ pub enum HeaderValue {
 }
 
 impl HeaderValue {
-    /// The text of a [`HeaderValue::Text`].
+    /// The text of a [`HeaderValue::Text`]; `None` for every other type.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         match self {
@@ -60,7 +60,7 @@ impl HeaderValue {
         }
     }
 
-    /// The number, whatever its width; `None` for anything that is no integer.
+    /// The value of an integer of any width; `None` for every other type.
     #[must_use]
     pub fn as_i64(&self) -> Option<i64> {
         match *self {
@@ -75,7 +75,7 @@ impl HeaderValue {
         }
     }
 
-    /// Whether there is a float in it that is not even equal to itself.
+    /// Whether the value is or contains a NaN.
     pub(crate) fn has_nan(&self) -> bool {
         match self {
             Self::F32(n) => n.is_nan(),
@@ -86,7 +86,7 @@ impl HeaderValue {
         }
     }
 
-    /// How many bytes the value takes on the wire, its type byte included.
+    /// The encoded size in bytes, including the type byte.
     pub(crate) fn encoded_len(&self) -> usize {
         1 + match self {
             Self::Void => 0,
@@ -115,11 +115,11 @@ macro_rules! from {
 
 from!(
     bool => Bool, i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64,
-    f32 => F32, f64 => F64, &str => Text, String => Text, Vec<u8> => Bytes, Vec<HeaderValue> => Array,
-    Headers => Table,
+    f32 => F32, f64 => F64, &str => Text, String => Text, Vec<u8> => Bytes,
+    Vec<HeaderValue> => Array, Headers => Table,
 );
 
-/// A table of headers, ordered by name.
+/// A table of headers, sorted by name.
 ///
 /// ```
 /// use rungmq::Headers;
@@ -145,7 +145,7 @@ impl Headers {
         self.0.get(name)
     }
 
-    /// Sets the value under `name` and returns the one that was there.
+    /// Sets the value under `name` and returns the previous one.
     pub fn insert(
         &mut self,
         name: impl Into<String>,
@@ -154,40 +154,40 @@ impl Headers {
         self.0.insert(name.into(), value.into())
     }
 
-    /// Takes the value under `name` out of the table.
+    /// Removes the value under `name` and returns it.
     pub fn remove(&mut self, name: &str) -> Option<HeaderValue> {
         self.0.remove(name)
     }
 
-    /// Whether there is a value under `name`.
+    /// Whether the table has a value under `name`.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// How many headers there are.
+    /// The number of headers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The headers in the order of their names.
+    /// The headers, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &HeaderValue)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// Keeps the headers for which `keep` says so.
+    /// Keeps the headers for which `keep` returns true and removes the others.
     pub fn retain(&mut self, mut keep: impl FnMut(&str, &HeaderValue) -> bool) {
         self.0.retain(|name, value| keep(name, value));
     }
 
-    /// How many bytes the table takes on the wire, its length field included.
+    /// The encoded size in bytes, including the length field.
     pub(crate) fn encoded_len(&self) -> usize {
         4 + self
             .iter()
@@ -222,36 +222,38 @@ impl IntoIterator for Headers {
     }
 }
 
-/// The AMQP properties of a message, as they stood on the wire; its headers are kept apart.
+/// The AMQP properties of a message. The `headers` property is separate: see
+/// [`Message::headers`](crate::Message::headers).
 ///
-/// Names are AMQP's own, but for `type`, a word of Rust, which is [`message_type`](Self::message_type) here.
+/// Fields have the names of AMQP 0-9-1, except for `type`, a Rust keyword, which is
+/// [`message_type`](Self::message_type).
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Properties {
-    /// MIME type of the body, such as `application/json`.
+    /// The MIME type of the body, such as `application/json`.
     pub content_type: Option<String>,
-    /// Encoding of the body, such as `gzip`. The library carries it and never acts on it.
+    /// The encoding of the body, such as `gzip`. The library passes it on without interpreting it.
     pub content_encoding: Option<String>,
     /// 1 is transient, 2 is persistent.
     pub delivery_mode: Option<u8>,
-    /// Priority, for queues that have priorities.
+    /// The priority, for queues with priorities.
     pub priority: Option<u8>,
     /// Correlates a reply with its request. Not the envelope's `x-acemq-correlation` header.
     pub correlation_id: Option<String>,
-    /// Where a reply is wanted.
+    /// The queue or address for a reply.
     pub reply_to: Option<String>,
-    /// Per-message time to live, in milliseconds, as text. Never carried onto a copy.
+    /// The time to live in milliseconds, as text. Copies do not carry it.
     pub expiration: Option<String>,
-    /// The message's id; the same as the envelope's id where this library published it.
+    /// The id of the message; equal to the envelope's id if this library published it.
     pub message_id: Option<String>,
-    /// Seconds since 1970, set by the publisher.
+    /// The time set by the publisher, in seconds since 1970.
     pub timestamp: Option<u64>,
     /// AMQP's `type`.
     pub message_type: Option<String>,
-    /// The user who published, as the broker verified it. Never carried onto a copy.
+    /// The publishing user, verified by the broker. Copies do not carry it.
     pub user_id: Option<String>,
-    /// The application that published.
+    /// The name of the publishing application.
     pub app_id: Option<String>,
-    /// Reserved by AMQP, unused. Never carried onto a copy.
+    /// Reserved by AMQP and unused. Copies do not carry it.
     pub cluster_id: Option<String>,
 }

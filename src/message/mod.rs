@@ -1,12 +1,15 @@
-//! What a handler gets.
+//! Messages: what a handler receives, what a service publishes, and what the library copies.
+//!
+//! Everything here is plain data and pure functions. Threads share a received message behind an
+//! `Arc`.
 
 pub(crate) mod codec;
 pub(crate) mod copy;
 pub(crate) mod delivery;
 pub(crate) mod envelope;
 pub(crate) mod headers;
-pub(crate) mod id;
 pub(crate) mod publish;
+pub(crate) mod wire;
 
 use delivery::Delivery;
 use envelope::{Envelope, application_headers};
@@ -15,15 +18,12 @@ use headers::{HeaderValue, Headers};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// The application headers that say where a message was first published; they stay on every copy made of it.
-pub(crate) const ORIGINAL_EXCHANGE: &str = "x-original-exchange";
-pub(crate) const ORIGINAL_ROUTING_KEY: &str = "x-original-routingKey";
-
-/// A delivery whose envelope has been read.
+/// A delivery with its parsed envelope.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) delivery: Delivery,
     pub(crate) envelope: Envelope,
+    /// Built by the first call of [`Message::headers`]; most handlers never ask for it.
     application_headers: OnceLock<Headers>,
 }
 
@@ -40,9 +40,9 @@ impl Opened {
         self.delivery.headers.get(header)?.as_str()
     }
 
-    /// What the broker noted when it first dead-lettered the message: the last entry of `x-death` is the oldest.
+    /// The broker's record of the first dead-lettering, which is the last entry of `x-death`.
     fn first_death(&self) -> Option<&Headers> {
-        match self.delivery.headers.get("x-death")? {
+        match self.delivery.headers.get(wire::DEATHS)? {
             HeaderValue::Array(deaths) => match deaths.last()? {
                 HeaderValue::Table(death) => Some(death),
                 _ => None,
@@ -52,7 +52,9 @@ impl Opened {
     }
 
     pub(crate) fn original_exchange(&self) -> &str {
-        self.original_header(ORIGINAL_EXCHANGE)
+        self.original_header(wire::ORIGINAL_EXCHANGE)
+            // Without the header this is the first hop, or the broker dead-lettered the message by
+            // itself.
             .or_else(|| self.first_death()?.get("exchange")?.as_str())
             .unwrap_or(&self.delivery.exchange)
     }
@@ -62,15 +64,16 @@ impl Opened {
             HeaderValue::Array(keys) => keys.first()?.as_str(),
             _ => None,
         };
-        self.original_header(ORIGINAL_ROUTING_KEY)
+        self.original_header(wire::ORIGINAL_ROUTING_KEY)
             .or_else(of_death)
             .unwrap_or(&self.delivery.routing_key)
     }
 }
 
-/// One delivery, as a handler gets it: the payload, the [`Envelope`] that came with it, and the AMQP facts around both.
+/// A received message: the decoded payload, its [`Envelope`], and the AMQP properties of the
+/// delivery.
 ///
-/// Cloning is cheap where cloning the payload is: everything else is shared.
+/// Clones share everything but the payload, which is cloned.
 #[derive(Clone)]
 pub struct Message<T> {
     payload: T,
@@ -82,19 +85,19 @@ impl<T> Message<T> {
         Self { payload, opened }
     }
 
-    /// The decoded body.
+    /// The decoded payload.
     #[must_use]
     pub fn payload(&self) -> &T {
         &self.payload
     }
 
-    /// The decoded body, for keeps.
+    /// Consumes the message and returns the payload.
     #[must_use]
     pub fn into_payload(self) -> T {
         self.payload
     }
 
-    /// Id, kind, attempt and what else the library says about the message.
+    /// The metadata that travels with the message: id, kind, attempt, origin and others.
     #[must_use]
     pub fn envelope(&self) -> &Envelope {
         &self.opened.envelope
@@ -106,19 +109,19 @@ impl<T> Message<T> {
         self.opened.envelope.id()
     }
 
-    /// Which attempt this is, from 1. Short for `envelope().attempt()`.
+    /// The number of this attempt, starting at 1. Short for `envelope().attempt()`.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.opened.envelope.attempt()
     }
 
-    /// The body's bytes as they came.
+    /// The body as it was received, before decoding.
     #[must_use]
     pub fn body(&self) -> &[u8] {
         &self.opened.delivery.body
     }
 
-    /// The content type that the publisher named.
+    /// The content type set by the publisher.
     #[must_use]
     pub fn content_type(&self) -> Option<&str> {
         self.opened.delivery.properties.content_type.as_deref()
@@ -130,44 +133,54 @@ impl<T> Message<T> {
         &self.opened.delivery.properties
     }
 
-    /// The application's headers: all but the reserved ones, which the [`Envelope`] shows.
+    /// The headers of the application. Reserved headers (`x-acemq-…`) are left out; the
+    /// [`Envelope`] holds them.
     #[must_use]
     pub fn headers(&self) -> &Headers {
         self.opened
             .application_headers
+            // Filtering copies the headers, so the result is kept for further calls and clones.
             .get_or_init(|| application_headers(&self.opened.delivery.headers))
     }
 
-    /// The exchange that this delivery came from; after a wait on the broker that is `acemq.retry`, after one in the consumer
-    /// the default exchange, which is empty.
+    /// The exchange this delivery was published to.
+    ///
+    /// A retry names the exchange of the retry: `acemq.retry` after a wait on the broker, the
+    /// default exchange (an empty name) after a wait in the consumer.
+    /// [`original_exchange`](Self::original_exchange) is the same on every attempt.
     #[must_use]
     pub fn exchange(&self) -> &str {
         &self.opened.delivery.exchange
     }
 
-    /// The routing key that this delivery came with; after a retry that is the name of its queue.
+    /// The routing key of this delivery. A retry is routed by the name of its queue;
+    /// [`original_routing_key`](Self::original_routing_key) is the same on every attempt.
     #[must_use]
     pub fn routing_key(&self) -> &str {
         &self.opened.delivery.routing_key
     }
 
-    /// The exchange of the first publish, on every attempt and in the dead-letter and parked queues.
+    /// The exchange of the first publish, on every attempt and in the dead-letter and parked
+    /// queues.
     ///
-    /// Of a message that RabbitMQ itself dead-lettered on its first attempt it is the dead-letter exchange; `x-death`, among
-    /// the headers, knows more.
+    /// For a message that RabbitMQ itself dead-lettered, this comes from the oldest entry of the
+    /// `x-death` header.
     #[must_use]
     pub fn original_exchange(&self) -> &str {
         self.opened.original_exchange()
     }
 
-    /// The routing key of the first publish, on every attempt and in the dead-letter and parked queues, with the same
-    /// exception as [`original_exchange`](Self::original_exchange).
+    /// The routing key of the first publish, on every attempt and in the dead-letter and parked
+    /// queues. Determined like [`original_exchange`](Self::original_exchange).
     #[must_use]
     pub fn original_routing_key(&self) -> &str {
         self.opened.original_routing_key()
     }
 
-    /// Whether the broker delivered this message before and got it back unsettled: somebody may have handled it already.
+    /// Whether the broker delivered this message before and got it back unsettled.
+    ///
+    /// An earlier handler may have processed it in part or in full, so a handler with side effects
+    /// should be idempotent.
     #[must_use]
     pub fn redelivered(&self) -> bool {
         self.opened.delivery.redelivered

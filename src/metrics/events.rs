@@ -1,10 +1,10 @@
-//! What an observer is told.
+//! The events that an observer receives.
 
 use super::Outcome;
 use std::fmt;
 use std::time::Duration;
 
-/// An event: its fields behind getters, so that it can grow, and a constructor for the library.
+/// Defines an event with a getter for each field, so that fields can be added, and a constructor.
 macro_rules! event {
     (
         $(#[$about:meta])*
@@ -34,33 +34,33 @@ macro_rules! event {
 event! {
     /// A publish that has ended.
     Published {
-        /// The exchange; empty for the default exchange, where the library's copies go.
+        /// The exchange. Empty for the default exchange, to which copies are published.
         exchange: &'a str,
-        /// How it ended.
+        /// The outcome of the publish.
         outcome: PublishOutcome,
-        /// From the call to its end.
+        /// The time from the call to the outcome.
         duration: Duration,
     }
 }
 
 event! {
-    /// A delivery that was taken on.
+    /// A delivery that a consumer has taken on.
     Received {
-        /// The queue it came from.
+        /// The queue of the delivery.
         queue: &'a str,
-        /// Which attempt it is, from 1.
+        /// The number of the attempt, starting at 1.
         attempt: u32,
     }
 }
 
 event! {
-    /// A delivery whose fate is known.
+    /// A delivery with a final outcome.
     Consumed {
-        /// The queue it came from.
+        /// The queue of the delivery.
         queue: &'a str,
-        /// What became of it.
+        /// The outcome of the delivery.
         outcome: Outcome,
-        /// How long its handler ran, without any wait; `None` when it did not run.
+        /// The run time of the handler, without waits; `None` if the handler did not run.
         handler_time: Option<Duration>,
     }
 }
@@ -68,58 +68,58 @@ event! {
 event! {
     /// A copy that the broker has confirmed.
     CopyLanded {
-        /// The queue the delivery came from.
+        /// The queue of the delivery.
         queue: &'a str,
-        /// Why there was a copy.
+        /// The outcome for which the copy was made.
         outcome: Outcome,
     }
 }
 
 event! {
-    /// A message that its dead-letter or parked queue did not take.
+    /// A message that could not be put into its dead-letter or parked queue.
     SetAsideFailed {
-        /// The queue the delivery came from.
+        /// The queue of the delivery.
         queue: &'a str,
-        /// The queue that did not take it.
+        /// The dead-letter or parked queue.
         target: &'a str,
     }
 }
 
 event! {
-    /// A rung that does not exist.
+    /// A retry whose rung does not exist.
     RungMissing {
-        /// The queue the delivery came from.
+        /// The queue of the delivery.
         queue: &'a str,
     }
 }
 
 event! {
-    /// A delivery that went back to its queue.
+    /// A delivery that was requeued with its attempt unchanged.
     HandedBack {
-        /// The queue it came from and went back to.
+        /// The queue of the delivery.
         queue: &'a str,
-        /// Why it went back.
+        /// The reason for the requeue.
         reason: HandBackReason,
     }
 }
 
 event! {
-    /// A consumer that has a live subscription, at first or again.
+    /// A consumer that has subscribed, at its start or after a lost connection.
     Subscribed {
-        /// The queue that is consumed.
+        /// The consumed queue.
         queue: &'a str,
     }
 }
 
 event! {
-    /// A connection that is gone and will be made again.
+    /// A lost connection.
     Lost {
-        /// What happened to it.
+        /// The reason for the loss.
         reason: &'a str,
     }
 }
 
-/// A pause before the next attempt to make a lost connection again.
+/// A pause before the next attempt to reconnect.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Retrying {
@@ -132,20 +132,20 @@ impl Retrying {
         Self { attempt, pause }
     }
 
-    /// Which attempt it will be, from 1.
+    /// The number of the next attempt, starting at 1.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// How long until then.
+    /// The length of the pause.
     #[must_use]
     pub fn pause(&self) -> Duration {
         self.pause
     }
 }
 
-/// A connection that is up again.
+/// A connection that is up again after a loss.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Recovered {
@@ -157,24 +157,24 @@ impl Recovered {
         Self { downtime }
     }
 
-    /// From the loss to the recovery.
+    /// The time from the loss to the recovery.
     #[must_use]
     pub fn downtime(&self) -> Duration {
         self.downtime
     }
 }
 
-/// How a publish ended.
+/// The outcome of a publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PublishOutcome {
-    /// The broker has it.
+    /// The broker confirmed the message.
     Confirmed,
-    /// It was mandatory, and no queue took it.
+    /// The message was mandatory and unroutable.
     Unroutable,
-    /// The broker does not have it: it refused it, or it was not even sent.
+    /// The broker refused the message, or the message was not sent.
     Refused,
-    /// Its fate is unknown: it was sent, and nobody answered.
+    /// The message was sent but not answered, so the broker may have it.
     Failed,
 }
 
@@ -197,19 +197,19 @@ impl fmt::Display for PublishOutcome {
     }
 }
 
-/// Why a delivery went back to its queue.
+/// The reason for which a delivery was requeued with its attempt unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HandBackReason {
-    /// No queue took its copy, or the broker closed the channel over it.
+    /// The copy was unroutable, or the broker closed the channel because of it.
     Unroutable,
-    /// The broker refused its copy: a nack.
+    /// The broker refused the copy with a nack.
     Nacked,
-    /// The broker did not answer in time.
+    /// The broker did not confirm the copy in time.
     Timeout,
-    /// The connection was lost before its copy was confirmed.
+    /// The connection was lost before the copy was confirmed.
     Lost,
-    /// A shutdown ended its wait, or its copy failed during one.
+    /// A drain ended the wait of the delivery, or its copy failed during a drain.
     Drain,
 }
 

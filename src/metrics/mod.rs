@@ -1,4 +1,4 @@
-//! What can be measured: events for an [`Observer`], and a [`Registry`] that counts them.
+//! Metrics: events for an [`Observer`], and a [`Registry`] that aggregates them in memory.
 
 mod events;
 mod families;
@@ -15,28 +15,31 @@ pub use events::{
     Recovered, Retrying, RungMissing, SetAsideFailed, Subscribed,
 };
 pub use registry::Registry;
-pub use snapshot::{Distribution, Sample, Snapshot, Value};
+pub use snapshot::{Histogram, Sample, Snapshot, Value};
 
-/// What became of a delivery that reached a consumer.
+/// The outcome of a delivery.
 ///
-/// Each delivery has exactly one outcome, known when its fate is: a copy counts only once the broker has confirmed it.
-/// The outcomes are the values of the label `outcome` of `acemq.consume.total` and `acemq.consume.duration`.
+/// Each delivery that a consumer takes on has exactly one outcome. An outcome that needs a copy,
+/// such as a retry, counts only once the broker has confirmed the copy. Outcomes are the values of
+/// the label `outcome` of `acemq.consume.total` and `acemq.consume.duration`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// The handler accepted it and it was acknowledged.
+    /// The handler accepted the message, and the delivery was acknowledged.
     Acked,
-    /// It will be delivered again, with its attempt one higher.
+    /// The message will be delivered again as the next attempt.
     Retried,
-    /// The handler rejected it: it went to the dead-letter queue.
+    /// The handler rejected the message, which went to the dead-letter queue.
     Rejected,
-    /// It was given up, or retrying could not help: it went to the dead-letter queue.
+    /// The message was given up, or its error was fatal. It went to the dead-letter queue.
     DeadLettered,
-    /// It was parked by the handler or could not be decoded: it went to the parked queue.
+    /// The handler parked the message, or it could not be decoded. It went to the parked queue.
     Parked,
-    /// It went back to its queue as it was, its attempt unchanged: its copy did not land, or a drain cut its wait.
+    /// The delivery was requeued with its attempt unchanged, because its copy was not confirmed or
+    /// a drain ended its wait.
     HandedBack,
-    /// Its outcome was thrown away, because the broker had the message back by then or the drain's deadline had passed.
+    /// The result of the handler was discarded, because the broker had already taken the message
+    /// back or the deadline of a drain had passed.
     Discarded,
 }
 
@@ -63,11 +66,12 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Hears of everything worth measuring; every method does nothing unless it is written.
+/// Receives an event for everything the library measures. The default methods do nothing.
 ///
-/// The methods are called on the library's own threads, [`published`](Self::published) also on the thread that publishes:
-/// they should be quick and must not block. A panic in one is caught and ignored. [`Registry`] is an
-/// observer that keeps counts in memory; write another one to feed a metrics library of your choice.
+/// Methods run on the threads of the library, and [`published`](Self::published) also on the
+/// publishing thread, so they should be quick and must not block. Panics are caught and ignored.
+/// [`Registry`] is an observer that aggregates in memory; implement this trait to feed another
+/// metrics library.
 ///
 /// ```
 /// use rungmq::metrics::{Observer, SetAsideFailed};
@@ -82,64 +86,64 @@ impl fmt::Display for Outcome {
 /// # let _: &dyn Observer = &Alarm;
 /// ```
 pub trait Observer: Send + Sync + 'static {
-    /// A publish has ended, one of the application's or a copy of the library's own.
+    /// A publish has ended, of an application's message or of a copy.
     fn published(&self, event: &Published<'_>) {
         let _ = event;
     }
 
-    /// A delivery was taken on: its attempt is known, its handler has not run. Each is followed by one
-    /// [`consumed`](Self::consumed).
+    /// A consumer has taken on a delivery, before its handler runs. Exactly one
+    /// [`consumed`](Self::consumed) follows.
     fn received(&self, event: &Received<'_>) {
         let _ = event;
     }
 
-    /// The fate of a delivery is known.
+    /// The outcome of a delivery is final.
     fn consumed(&self, event: &Consumed<'_>) {
         let _ = event;
     }
 
-    /// The copy of a delivery that was retried or set aside stands where it should.
+    /// The broker has confirmed the copy of a delivery that was retried, dead-lettered or parked.
     fn copy_landed(&self, event: &CopyLanded<'_>) {
         let _ = event;
     }
 
-    /// The broker would not take a message into its dead-letter or parked queue.
+    /// A message could not be put into its dead-letter or parked queue.
     fn set_aside_failed(&self, event: &SetAsideFailed<'_>) {
         let _ = event;
     }
 
-    /// A retry was to wait in a rung that does not exist.
+    /// A retry found that its rung does not exist.
     fn rung_missing(&self, event: &RungMissing<'_>) {
         let _ = event;
     }
 
-    /// A delivery went back to its queue, its attempt unchanged.
+    /// A delivery was requeued with its attempt unchanged.
     fn handed_back(&self, event: &HandedBack<'_>) {
         let _ = event;
     }
 
-    /// A consumer has a live subscription, at its start and again after each loss.
+    /// A consumer has subscribed, at its start or after a lost connection.
     fn subscribed(&self, event: &Subscribed<'_>) {
         let _ = event;
     }
 
-    /// The connection was lost, and will be made again.
+    /// The connection was lost; the library reconnects.
     fn lost(&self, event: &Lost<'_>) {
         let _ = event;
     }
 
-    /// Before the next attempt to make a lost connection again there is a pause.
+    /// The library pauses before the next attempt to reconnect.
     fn retrying(&self, event: &Retrying) {
         let _ = event;
     }
 
-    /// The connection was lost and is up again.
+    /// The connection is up again after a loss.
     fn recovered(&self, event: &Recovered) {
         let _ = event;
     }
 }
 
-/// Passes events to the connection's observers, and keeps their panics off the library's threads.
+/// Passes events to the observers of a connection and catches their panics.
 #[derive(Clone, Default)]
 pub(crate) struct Metrics(Vec<Arc<dyn Observer>>);
 
@@ -148,6 +152,8 @@ macro_rules! pass_on {
         impl Metrics {
             $(pub(crate) fn $event(&self, event: &$type) {
                 for observer in &self.0 {
+                    // An observer must not end a thread of the library. The others still receive
+                    // the event.
                     let _ = catch_unwind(AssertUnwindSafe(|| observer.$event(event)));
                 }
             })+
@@ -156,9 +162,10 @@ macro_rules! pass_on {
 }
 
 pass_on!(
-    published: Published<'_>, received: Received<'_>, consumed: Consumed<'_>, copy_landed: CopyLanded<'_>,
-    set_aside_failed: SetAsideFailed<'_>, rung_missing: RungMissing<'_>, handed_back: HandedBack<'_>,
-    subscribed: Subscribed<'_>, lost: Lost<'_>, retrying: Retrying, recovered: Recovered,
+    published: Published<'_>, received: Received<'_>, consumed: Consumed<'_>,
+    copy_landed: CopyLanded<'_>, set_aside_failed: SetAsideFailed<'_>,
+    rung_missing: RungMissing<'_>, handed_back: HandedBack<'_>, subscribed: Subscribed<'_>,
+    lost: Lost<'_>, retrying: Retrying, recovered: Recovered,
 );
 
 impl Metrics {

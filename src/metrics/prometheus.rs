@@ -1,6 +1,6 @@
-//! Prometheus' text format 0.0.4.
+//! Renders a snapshot in Prometheus' text format 0.0.4.
 
-use super::families::{Family, Kind};
+use super::families::{Family, MetricKind};
 use super::snapshot::{Sample, Snapshot, Value};
 use std::fmt::{self, Write};
 
@@ -14,6 +14,7 @@ pub(super) fn render(snapshot: &Snapshot) -> String {
 fn write_all(out: &mut String, snapshot: &Snapshot) -> fmt::Result {
     let mut last = "";
     for sample in snapshot.iter() {
+        // Samples of one metric are adjacent, so its head is written once.
         if sample.name() != last {
             write_head(out, sample.family())?;
             last = sample.name();
@@ -26,9 +27,9 @@ fn write_all(out: &mut String, snapshot: &Snapshot) -> fmt::Result {
 fn write_head(out: &mut String, family: &Family) -> fmt::Result {
     let name = underscored(family.name);
     let kind = match family.kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Distribution(_) => "histogram",
+        MetricKind::Counter => "counter",
+        MetricKind::Gauge => "gauge",
+        MetricKind::Histogram(_) => "histogram",
     };
     writeln!(out, "# HELP {name} {}", family.help)?;
     writeln!(out, "# TYPE {name} {kind}")
@@ -39,19 +40,20 @@ fn write_sample(out: &mut String, sample: &Sample) -> fmt::Result {
     match sample.value() {
         Value::Counter(count) => writeln!(out, "{name}{} {count}", labels(sample, None)),
         Value::Gauge(level) => writeln!(out, "{name}{} {level}", labels(sample, None)),
-        Value::Distribution(distribution) => {
-            for (bound, count) in distribution.buckets() {
+        Value::Histogram(histogram) => {
+            for (bound, count) in histogram.buckets() {
                 let labels = labels(sample, Some(bound));
                 writeln!(out, "{name}_bucket{labels} {count}")?;
             }
             let labels = labels(sample, None);
-            writeln!(out, "{name}_sum{labels} {}", distribution.sum())?;
-            writeln!(out, "{name}_count{labels} {}", distribution.count())
+            writeln!(out, "{name}_sum{labels} {}", histogram.sum())?;
+            writeln!(out, "{name}_count{labels} {}", histogram.count())
         }
     }
 }
 
-/// The labels in braces, with the bound of a histogram's bucket behind them; nothing when there is none of either.
+/// The labels in braces, followed by the bound of a histogram bucket; empty without labels and
+/// bound.
 fn labels(sample: &Sample, bound: Option<f64>) -> String {
     let mut pairs: Vec<String> = sample
         .labels()
@@ -59,6 +61,7 @@ fn labels(sample: &Sample, bound: Option<f64>) -> String {
         .collect();
     if let Some(bound) = bound {
         pairs.push(if bound.is_infinite() {
+            // Prometheus spells infinity like this.
             "le=\"+Inf\"".to_owned()
         } else {
             format!("le=\"{bound}\"")

@@ -1,52 +1,56 @@
-//! The observer that counts in memory.
+//! The observer that aggregates in memory.
 
 use super::events::{
     Consumed, CopyLanded, HandedBack, Published, Received, Recovered, RungMissing, SetAsideFailed,
 };
-use super::families::{FAMILIES, Family, Kind, Metric};
-use super::snapshot::{Distribution, Sample, Snapshot, Value};
+use super::families::{FAMILIES, Family, Metric, MetricKind};
+use super::snapshot::{Histogram, Sample, Snapshot, Value};
 use super::{Observer, Outcome, prometheus};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// An [`Observer`] that counts in memory, for a scrape endpoint, a test or a look at the end.
+/// An [`Observer`] that aggregates in memory, for a scrape endpoint or a test.
 ///
-/// A cheap handle: clones count into the same place.
+/// Clones are cheap and share their counts.
 ///
 /// ```
 /// use rungmq::metrics::Registry;
 ///
 /// let registry = Registry::new();
-/// // Hand a clone to the connection's builder; then, whenever somebody asks:
+/// // Pass a clone to the builder of the connection. Later:
 /// let snapshot = registry.snapshot();
-/// let acked = snapshot.counter("acemq.consume.total", &[("queue", "orders"), ("outcome", "acked")]);
+/// let labels = [("queue", "orders"), ("outcome", "acked")];
+/// let acked = snapshot.counter("acemq.consume.total", &labels);
 /// assert_eq!(acked, 0);
 /// assert_eq!(registry.prometheus(), "");
 /// ```
 #[derive(Clone)]
 pub struct Registry {
-    tables: Arc<Mutex<Vec<Table>>>,
+    /// One table for each of [`FAMILIES`], in the same order. The lock is held for one update or
+    /// one clone, never while calling out.
+    tables: Arc<Mutex<Vec<SeriesTable>>>,
 }
 
-/// The series of one family by its first and second label, empty where it has none: nested, so that finding a series
-/// allocates nothing.
-type Table = BTreeMap<String, BTreeMap<String, Value>>;
+/// The series of one metric by its first and second label; a missing label is empty. The maps are
+/// nested so that a lookup by `&str` does not allocate.
+type SeriesTable = BTreeMap<String, BTreeMap<String, Value>>;
 
 impl Registry {
-    /// A registry in which nothing has been counted.
+    /// Creates an empty registry.
     #[must_use]
     pub fn new() -> Self {
-        let tables = FAMILIES.iter().map(|_| Table::new()).collect();
+        let tables = FAMILIES.iter().map(|_| SeriesTable::new()).collect();
         Self {
             tables: Arc::new(Mutex::new(tables)),
         }
     }
 
-    /// Everything counted so far, at one moment.
+    /// Returns a consistent snapshot of all values.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
+        // Cloned under the lock, so that all values belong to one moment.
         let tables = self.tables.lock().clone();
         let mut samples = Vec::new();
         for (family, table) in FAMILIES.iter().zip(tables) {
@@ -60,7 +64,7 @@ impl Registry {
         Snapshot::new(samples)
     }
 
-    /// Everything counted so far in Prometheus' text format 0.0.4
+    /// Renders all values in Prometheus' text format 0.0.4
     /// (`Content-Type: text/plain; version=0.0.4; charset=utf-8`).
     #[must_use]
     pub fn prometheus(&self) -> String {
@@ -85,8 +89,8 @@ impl Registry {
 
     fn record(&self, metric: Metric, labels: [&str; 2], observed: f64) {
         self.update(metric, labels, |value| {
-            if let Value::Distribution(distribution) = value {
-                distribution.record(observed);
+            if let Value::Histogram(histogram) = value {
+                histogram.record(observed);
             }
         });
     }
@@ -94,9 +98,11 @@ impl Registry {
     fn update(&self, metric: Metric, [first, second]: [&str; 2], change: impl FnOnce(&mut Value)) {
         let index = metric as usize;
         let mut tables = self.tables.lock();
+        // Both tables have an entry for every metric; the `else` is unreachable.
         let Some((table, family)) = tables.get_mut(index).zip(FAMILIES.get(index)) else {
             return;
         };
+        // Fast path without allocation: the series exists after its first event.
         if let Some(value) = table.get_mut(first).and_then(|row| row.get_mut(second)) {
             return change(value);
         }
@@ -107,9 +113,9 @@ impl Registry {
 
 fn zero(family: &Family) -> Value {
     match family.kind {
-        Kind::Counter => Value::Counter(0),
-        Kind::Gauge => Value::Gauge(0),
-        Kind::Distribution(bounds) => Value::Distribution(Distribution::new(bounds)),
+        MetricKind::Counter => Value::Counter(0),
+        MetricKind::Gauge => Value::Gauge(0),
+        MetricKind::Histogram(bounds) => Value::Histogram(Histogram::new(bounds)),
     }
 }
 
@@ -145,6 +151,7 @@ impl Observer for Registry {
         if let Some(time) = event.handler_time() {
             self.record(Metric::ConsumeDuration, labels, time.as_secs_f64());
         }
+        // Pairs with the increment in `received`: each delivery has exactly one of both events.
         self.add(Metric::ConsumeInFlight, [event.queue(), ""], -1);
     }
 
@@ -152,6 +159,7 @@ impl Observer for Registry {
         let metric = match event.outcome() {
             Outcome::Retried => Metric::MessagesRetried,
             Outcome::DeadLettered | Outcome::Parked => Metric::MessagesDeadLettered,
+            // A rejected message is counted by `acemq.consume.total` alone.
             _ => return,
         };
         self.count(metric, [event.queue(), event.outcome().as_str()]);

@@ -1,9 +1,9 @@
-//! What a registry had counted at one moment.
+//! A snapshot of a registry.
 
 use super::families::Family;
 use std::fmt;
 
-/// What a [`Registry`](crate::metrics::Registry) had counted at one moment.
+/// The values of a [`Registry`](crate::metrics::Registry) at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     samples: Vec<Sample>,
@@ -14,12 +14,12 @@ impl Snapshot {
         Self { samples }
     }
 
-    /// Every sample: those of one metric together, ordered by their labels.
+    /// All samples, grouped by metric and sorted by labels.
     pub fn iter(&self) -> impl Iterator<Item = &Sample> {
         self.samples.iter()
     }
 
-    /// The counter with exactly these labels, in any order; 0 where nothing was counted.
+    /// The value of a counter; 0 if it does not exist. All labels must be given, in any order.
     #[must_use]
     pub fn counter(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
         match self.value(name, labels) {
@@ -28,7 +28,7 @@ impl Snapshot {
         }
     }
 
-    /// The gauge with exactly these labels, in any order; 0 where nothing was measured.
+    /// The value of a gauge; 0 if it does not exist. All labels must be given, in any order.
     #[must_use]
     pub fn gauge(&self, name: &str, labels: &[(&str, &str)]) -> i64 {
         match self.value(name, labels) {
@@ -37,11 +37,11 @@ impl Snapshot {
         }
     }
 
-    /// The distribution with exactly these labels, in any order.
+    /// A histogram; `None` if it does not exist. All labels must be given, in any order.
     #[must_use]
-    pub fn distribution(&self, name: &str, labels: &[(&str, &str)]) -> Option<&Distribution> {
+    pub fn histogram(&self, name: &str, labels: &[(&str, &str)]) -> Option<&Histogram> {
         match self.value(name, labels) {
-            Some(Value::Distribution(distribution)) => Some(distribution),
+            Some(Value::Histogram(histogram)) => Some(histogram),
             _ => None,
         }
     }
@@ -58,7 +58,8 @@ impl Snapshot {
     }
 }
 
-/// One series and its value. Its `Display` is the series alone: `name{label=value,…}`, or `name` without labels.
+/// One series and its value. `Display` shows the series alone: `name{label=value,…}`, or `name`
+/// without labels.
 #[derive(Clone, Debug)]
 pub struct Sample {
     family: &'static Family,
@@ -75,19 +76,19 @@ impl Sample {
         }
     }
 
-    /// The metric's name, such as `acemq.consume.total`.
+    /// The name of the metric, such as `acemq.consume.total`.
     #[must_use]
     pub fn name(&self) -> &str {
         self.family.name
     }
 
-    /// Names and values of the labels.
+    /// The names and values of the labels.
     pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
         let names = self.family.labels.iter().copied();
         names.zip(self.labels.iter().map(String::as_str))
     }
 
-    /// What was counted or measured.
+    /// The value of the series.
     #[must_use]
     pub fn value(&self) -> &Value {
         &self.value
@@ -116,24 +117,25 @@ impl fmt::Display for Sample {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
-    /// A count that only grows.
+    /// A monotonic count.
     Counter(u64),
-    /// A level that goes up and down.
+    /// A level that rises and falls.
     Gauge(i64),
-    /// How values are distributed.
-    Distribution(Distribution),
+    /// A distribution of values.
+    Histogram(Histogram),
 }
 
-/// How values are distributed: their count, their sum, and how many stay within each bound.
+/// A distribution of values: their count, their sum, and cumulative counts for fixed bounds.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Distribution {
+pub struct Histogram {
     bounds: &'static [f64],
-    /// How many values fell between a bound and the one before it; one more, for what passed the last bound.
+    /// The number of values in each bucket, not cumulative. The last entry counts values beyond all
+    /// bounds.
     counts: Vec<u64>,
     sum: f64,
 }
 
-impl Distribution {
+impl Histogram {
     pub(super) fn new(bounds: &'static [f64]) -> Self {
         Self {
             bounds,
@@ -143,6 +145,7 @@ impl Distribution {
     }
 
     pub(super) fn record(&mut self, value: f64) {
+        // Bounds are inclusive, as in Prometheus.
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         if let Some(count) = self.counts.get_mut(bucket) {
             *count += 1;
@@ -150,21 +153,23 @@ impl Distribution {
         self.sum += value;
     }
 
-    /// How many values there were.
+    /// The number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Their sum.
+    /// The sum of the values.
     #[must_use]
     pub fn sum(&self) -> f64 {
         self.sum
     }
 
-    /// For each upper bound, ascending, how many values were no larger. The last bound is infinity.
+    /// Upper bounds in ascending order, each with the number of values not above it. The last bound
+    /// is infinity.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        // Buckets are stored separately and summed here.
         let within = self.counts.iter().scan(0, |total, count| {
             *total += count;
             Some(*total)

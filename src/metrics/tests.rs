@@ -1,4 +1,5 @@
-use super::Outcome;
+//! Tests of the registry and its output.
+
 use super::*;
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ fn label_values() {
 }
 
 #[test]
-fn a_lookup_wants_all_labels_in_any_order() {
+fn lookup_needs_all_labels_in_any_order() {
     let snapshot = one_of_each().snapshot();
     let name = "acemq.consume.total";
     let (queue, outcome) = (("queue", "orders"), ("outcome", "acked"));
@@ -76,11 +77,11 @@ fn a_lookup_wants_all_labels_in_any_order() {
     assert_eq!(snapshot.counter(name, &[queue, queue]), 0);
     assert_eq!(snapshot.counter("acemq.consume.attempts", &[queue]), 0);
     assert_eq!(snapshot.counter("acemq.connection.recovered", &[]), 1);
-    assert!(snapshot.distribution(name, &[queue, outcome]).is_none());
+    assert!(snapshot.histogram(name, &[queue, outcome]).is_none());
 }
 
 #[test]
-fn in_flight_goes_up_and_down() {
+fn in_flight_rises_and_falls() {
     let registry = Registry::new();
     let level = || {
         let snapshot = registry.snapshot();
@@ -96,18 +97,18 @@ fn in_flight_goes_up_and_down() {
 }
 
 #[test]
-fn a_handler_that_did_not_run_has_no_duration() {
+fn handler_that_did_not_run_has_no_duration() {
     let registry = Registry::new();
     registry.consumed(&Consumed::new("q", Outcome::Parked, None));
     let snapshot = registry.snapshot();
     let labels = [("queue", "q"), ("outcome", "parked")];
     assert_eq!(snapshot.counter("acemq.consume.total", &labels), 1);
-    let duration = snapshot.distribution("acemq.consume.duration", &labels);
+    let duration = snapshot.histogram("acemq.consume.duration", &labels);
     assert!(duration.is_none());
 }
 
 #[test]
-fn a_rejected_copy_counts_in_neither_total() {
+fn copy_of_a_rejected_message_is_not_counted() {
     let registry = Registry::new();
     for outcome in [Outcome::Rejected, Outcome::Acked, Outcome::HandedBack] {
         registry.copy_landed(&CopyLanded::new("q", outcome));
@@ -128,7 +129,7 @@ fn buckets_include_their_bound() {
     }
     let snapshot = registry.snapshot();
     let attempts = snapshot
-        .distribution("acemq.consume.attempts", &[("queue", "q")])
+        .histogram("acemq.consume.attempts", &[("queue", "q")])
         .unwrap();
     assert_eq!(attempts.count(), 4);
     assert_eq!(attempts.sum(), 65.0);
@@ -150,7 +151,7 @@ fn prometheus_text() {
     registry.copy_landed(&CopyLanded::new("q", Outcome::Retried));
     let labels = r#"queue="a\"b\\c\nd""#;
     let expected = format!(
-        r##"# HELP acemq_consume_attempts The attempt each delivery came with.
+        r##"# HELP acemq_consume_attempts Attempt numbers of deliveries.
 # TYPE acemq_consume_attempts histogram
 acemq_consume_attempts_bucket{{{labels},le="1"}} 0
 acemq_consume_attempts_bucket{{{labels},le="2"}} 1
@@ -165,10 +166,10 @@ acemq_consume_attempts_bucket{{{labels},le="50"}} 1
 acemq_consume_attempts_bucket{{{labels},le="+Inf"}} 1
 acemq_consume_attempts_sum{{{labels}}} 2
 acemq_consume_attempts_count{{{labels}}} 1
-# HELP acemq_consume_in_flight Deliveries taken on whose fate is not known yet.
+# HELP acemq_consume_in_flight Deliveries without a final outcome.
 # TYPE acemq_consume_in_flight gauge
 acemq_consume_in_flight{{{labels}}} 1
-# HELP acemq_messages_retried_total Retries whose copy landed.
+# HELP acemq_messages_retried_total Retries with a confirmed copy.
 # TYPE acemq_messages_retried_total counter
 acemq_messages_retried_total{{queue="q",outcome="retried"}} 1
 # HELP acemq_connection_recovered Connections lost and recovered.
@@ -180,14 +181,14 @@ acemq_connection_recovered 1
 }
 
 #[test]
-fn the_head_stands_once_over_all_series() {
+fn series_of_one_metric_share_a_head() {
     let registry = Registry::new();
     for queue in ["b", "a"] {
         registry.rung_missing(&RungMissing::new(queue));
     }
     assert_eq!(
         registry.prometheus(),
-        "# HELP acemq_retry_rung_missing Retries that found their rung missing.\n\
+        "# HELP acemq_retry_rung_missing Retries whose rung does not exist.\n\
          # TYPE acemq_retry_rung_missing counter\n\
          acemq_retry_rung_missing{queue=\"a\"} 1\n\
          acemq_retry_rung_missing{queue=\"b\"} 1\n"
@@ -195,7 +196,7 @@ fn the_head_stands_once_over_all_series() {
 }
 
 #[test]
-fn clones_and_threads_count_into_one_place() {
+fn clones_share_counts_across_threads() {
     let registry = Registry::new();
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -214,7 +215,7 @@ fn clones_and_threads_count_into_one_place() {
 }
 
 #[test]
-fn an_observer_need_not_write_anything() {
+fn observer_methods_are_optional() {
     struct Silent;
     impl Observer for Silent {}
     let observer: Box<dyn Observer> = Box::new(Silent);

@@ -1,14 +1,14 @@
-//! What happens to a delivery once its handler has answered: a pure function.
+//! Decides what happens to a delivery after its handler has answered. Pure.
 
-use super::policy::{RetryPolicy, Step, in_broker};
+use super::policy::{NextStep, RetryPolicy};
 use crate::metrics::Outcome;
 use std::time::Duration;
 
-/// What the handler said, or what kept it from running.
+/// The answer of a handler, or the reason for which it did not run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verdict {
     Accept,
-    /// `fatal` when retrying cannot help.
+    /// `fatal` if retrying cannot help.
     Retry {
         reason: String,
         fatal: bool,
@@ -19,30 +19,31 @@ pub(crate) enum Verdict {
     Park {
         reason: String,
     },
-    /// The codec refused the body, and the handler did not run.
+    /// The codec could not decode the body, and the handler did not run.
     Undecodable {
         message: String,
     },
 }
 
-/// How the reason for a message that the codec refused begins. What follows may quote the body.
+/// The prefix of the reason for an undecodable message. The rest may quote the body, so logs omit
+/// it.
 pub(crate) const UNDECODABLE: &str = "could not be decoded";
 
-/// Where a message waits for its next attempt, and for how long before jitter.
+/// Where a message waits for its next attempt, and for how long, without jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// In the consumer; zero is a retry at once.
+    /// In the consumer. Zero is an immediate retry.
     Thread(Duration),
-    /// On the broker, in the rung of that delay.
+    /// On the broker, in the rung with this delay.
     Rung(Duration),
 }
 
-/// What to do with the delivery; each reason is the whole text for `x-acemq-error`.
+/// What to do with a delivery. Each reason is the complete text for `x-acemq-error`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Decision {
     Ack,
     Retry(Wait),
-    /// `outcome` is [`Outcome::Rejected`] or [`Outcome::DeadLettered`].
+    /// `outcome` is either [`Outcome::Rejected`] or [`Outcome::DeadLettered`].
     DeadLetter {
         reason: String,
         outcome: Outcome,
@@ -52,7 +53,8 @@ pub(crate) enum Decision {
     },
 }
 
-/// Decides what happens to a delivery of `attempt` (from 1) whose message has that `age`, if it is known.
+/// Decides what happens to a delivery; `attempt` counts from 1, and `age` is `None` if it is
+/// unknown.
 pub(crate) fn decide(
     verdict: Verdict,
     policy: &RetryPolicy,
@@ -62,6 +64,7 @@ pub(crate) fn decide(
 ) -> Decision {
     match verdict {
         Verdict::Accept => Decision::Ack,
+        // The texts of reasons are part of the contract with the other AceMQ libraries.
         Verdict::Reject { reason } => Decision::DeadLetter {
             reason: format!("rejected by the handler: {reason}"),
             outcome: Outcome::Rejected,
@@ -76,15 +79,17 @@ pub(crate) fn decide(
             reason,
             fatal: true,
         } => dead_letter(format!("retrying cannot help: {reason}")),
-        Verdict::Retry { reason, .. } => match policy.step(attempt, age) {
-            Step::Wait(delay) if in_broker(delay, threshold) => Decision::Retry(Wait::Rung(delay)),
-            Step::Wait(delay) => Decision::Retry(Wait::Thread(delay)),
-            Step::OutOfAttempts => {
+        Verdict::Retry { reason, .. } => match policy.next_step(attempt, age, threshold) {
+            NextStep::Rung(delay) => Decision::Retry(Wait::Rung(delay)),
+            NextStep::Thread(delay) => Decision::Retry(Wait::Thread(delay)),
+            NextStep::OutOfAttempts => {
+                // The limit of the policy, not the attempt of the message, which may be higher
+                // after a change.
                 let attempts = policy.attempts();
                 dead_letter(format!("gave up after {attempts} attempts: {reason}"))
             }
-            Step::TooOld(limit) => {
-                let limit = seconds(limit);
+            NextStep::TooOld => {
+                let limit = seconds(policy.limit().unwrap_or_default());
                 dead_letter(format!(
                     "gave up on a message older than {limit} seconds: {reason}"
                 ))
@@ -100,7 +105,7 @@ fn dead_letter(reason: String) -> Decision {
     }
 }
 
-/// Seconds with at least one decimal, and exactly as many as are needed.
+/// Formats seconds with at least one decimal and without trailing zeros, as the contract requires.
 fn seconds(limit: Duration) -> String {
     let text = format!("{}.{:09}", limit.as_secs(), limit.subsec_nanos());
     let shorter = text.trim_end_matches('0');
@@ -138,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_are_no_retry_ignore_the_policy() {
+    fn only_retry_consults_the_policy() {
         let reason = || "no stock".to_owned();
         let decided = |verdict| decide(verdict, &policy(), 99, Some(Duration::MAX), THRESHOLD);
         assert_eq!(decided(Verdict::Accept), Decision::Ack);
@@ -161,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fatal_reason_spends_no_attempt() {
+    fn fatal_reason_is_not_retried() {
         let verdict = Verdict::Retry {
             reason: "FatalError: bad".into(),
             fatal: true,
@@ -176,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn giving_up_says_which_end_came_first() {
+    fn reason_tells_attempts_from_age() {
         let old = Some(Duration::from_millis(500));
         let too_old = "gave up on a message older than 0.5 seconds: no stock";
         let attempts = "gave up after 3 attempts: no stock";
@@ -193,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_delay_is_a_retry_at_once_in_the_consumer() {
+    fn zero_delay_waits_in_the_consumer() {
         let policy = RetryPolicy::fixed(2, Duration::ZERO).unwrap();
         assert_eq!(
             decide(retry(), &policy, 1, None, Duration::ZERO),
@@ -202,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_seconds_with_a_decimal() {
+    fn limits_are_shown_in_seconds_with_decimals() {
         assert_eq!(seconds(Duration::from_secs(21_600)), "21600.0");
         assert_eq!(seconds(Duration::from_millis(500)), "0.5");
         assert_eq!(seconds(Duration::from_millis(10_050)), "10.05");
@@ -215,7 +220,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_message_is_retried_exactly_while_attempts_and_age_allow(
+        fn retried_while_attempts_and_age_allow(
             attempts in 1..50_u32,
             attempt in 1..60_u32,
             delay in 0..120_000_u64,

@@ -1,13 +1,15 @@
-//! A policy as a table, for people who choose one.
+//! Explains a retry policy as a table of attempts and waits.
 
-use super::policy::{RetryPolicy, Step, in_broker};
+use super::policy::{NextStep, RetryPolicy};
 use crate::naming::delay_text;
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-/// What a [`RetryPolicy`] does to a message whose handler always fails; made by [`RetryPolicy::explain`].
+/// What a [`RetryPolicy`] does with a message whose handler always fails. Created by
+/// [`RetryPolicy::explain`].
 ///
-/// `Display` is a table for a terminal, [`markdown`](Self::markdown) one for a document. Both have a line for each attempt.
+/// `Display` formats a table for a terminal, [`markdown`](Self::markdown) one for a document. Both
+/// have a line for each attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     policy: RetryPolicy,
@@ -18,32 +20,17 @@ pub struct Explanation {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ExplainedAttempt {
-    /// The attempt, from 1.
+    /// The number of the attempt, starting at 1.
     pub attempt: u32,
-    /// The message's age when this attempt begins: the waits before it. Jitter, the handler's own time and time spent in
-    /// the source queue come on top.
+    /// The age of the message at the start of this attempt: the sum of the waits before it. Jitter,
+    /// the time in the handler, and the time in the source queue are not included.
     pub age: Duration,
-    /// What follows when the attempt has failed.
+    /// What follows if the attempt fails.
     pub then: NextStep,
 }
 
-/// What follows a failed attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NextStep {
-    /// A wait in the consumer, to which jitter applies. One above 15 minutes is cut to that when it comes to it; here it
-    /// stands in full.
-    Thread(Duration),
-    /// A wait on the broker, in the retry queue of that delay.
-    Rung(Duration),
-    /// The message is dead-lettered: that was the last attempt.
-    OutOfAttempts,
-    /// The message is dead-lettered: it has reached the age of [`RetryPolicy::give_up_after`], attempts left or not.
-    TooOld,
-}
-
 impl RetryPolicy {
-    /// Shows what this policy does with a retry threshold of `threshold`.
+    /// Explains what this policy does with the retry threshold `threshold`.
     ///
     /// ```
     /// use rungmq::RetryPolicy;
@@ -65,15 +52,17 @@ impl RetryPolicy {
 }
 
 impl Explanation {
-    /// The attempts, up to the one after which the message is given up.
+    /// The attempts, up to the last one before the message is given up.
     pub fn rows(&self) -> impl Iterator<Item = ExplainedAttempt> {
         let mut age = Some(Duration::ZERO);
         let mut attempt = 0;
         std::iter::from_fn(move || {
             let now = age?;
             attempt += 1;
-            let then = self.after(attempt, now);
+            let then = self.policy.next_step(attempt, Some(now), self.threshold);
             age = match then {
+                // The next attempt starts after the wait; ages beyond the largest duration
+                // saturate.
                 NextStep::Thread(wait) | NextStep::Rung(wait) => Some(now.saturating_add(wait)),
                 NextStep::OutOfAttempts | NextStep::TooOld => None,
             };
@@ -95,15 +84,6 @@ impl Explanation {
             let _ = writeln!(text, "| {attempt} | {age} | {wait} | {place} |");
         }
         text
-    }
-
-    fn after(&self, attempt: u32, age: Duration) -> NextStep {
-        match self.policy.step(attempt, Some(age)) {
-            Step::Wait(delay) if in_broker(delay, self.threshold) => NextStep::Rung(delay),
-            Step::Wait(delay) => NextStep::Thread(delay),
-            Step::OutOfAttempts => NextStep::OutOfAttempts,
-            Step::TooOld(_) => NextStep::TooOld,
-        }
     }
 
     fn cells(&self, row: &ExplainedAttempt) -> [String; 4] {
@@ -142,6 +122,7 @@ impl fmt::Display for Explanation {
                 *width = cell.chars().count().max(*width);
             }
         }
+        // The last column is not padded, so lines have no trailing space.
         let [a, b, c] = widths;
         write!(
             f,
@@ -168,6 +149,7 @@ fn age_text(age: Duration) -> String {
         }
     }
     if !rest.is_zero() || text.is_empty() {
+        // `Duration` formats zero as "0ns".
         text.push_str(&format!("{rest:?}").replace("0ns", "0s"));
     }
     text
@@ -186,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_where_each_wait_is_spent() {
+    fn table_shows_where_each_wait_is_spent() {
         assert_eq!(
             policy().explain(secs(30)).to_string(),
             "exponential(6, 10s, 5m, jitter 0.2); retry threshold 30s\n\
@@ -201,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_age_limit_ends_it_early() {
+    fn age_limit_ends_the_table_early() {
         let explanation = policy().give_up_after(secs(70)).explain(Duration::ZERO);
         assert_eq!(
             explanation.markdown(),
@@ -220,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn no_retry_is_one_row() {
+    fn policy_without_retries_has_one_row() {
         let explanation = RetryPolicy::none().explain(secs(30));
         let rows: Vec<_> = explanation.rows().collect();
         assert_eq!(rows.len(), 1);
@@ -228,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn endless_waits_and_a_million_attempts_are_explained() {
+    fn extreme_policies_are_explained() {
         let policy = RetryPolicy::fixed(1_000_000, Duration::MAX).unwrap();
         let last = policy.explain(secs(1)).rows().last().unwrap();
         assert_eq!((last.attempt, last.age), (1_000_000, Duration::MAX));
     }
 
     #[test]
-    fn ages_read_like_durations() {
+    fn ages_are_formatted_like_durations() {
         for (age, text) in [
             (Duration::ZERO, "0s"),
             (Duration::from_millis(1_500), "1.5s"),

@@ -1,7 +1,10 @@
-//! The retry queues of one source queue.
+//! The rungs of one source queue: the retry queues in which its messages wait on the broker.
 
 use super::policy::{RetryPolicy, in_broker};
 use crate::message::headers::Headers;
+use crate::message::wire::{
+    DEAD_LETTER_EXCHANGE_ARGUMENT, DEAD_LETTER_ROUTING_KEY_ARGUMENT, TTL_ARGUMENT,
+};
 use crate::naming;
 use crate::naming::{NameTooLong, RETRY_EXCHANGE, delay_text, whole_millis};
 use std::error::Error;
@@ -11,10 +14,11 @@ use std::time::Duration;
 /// The longest `x-message-ttl` that RabbitMQ accepts: ten years of 365 days.
 const LONGEST_MILLIS: u64 = 315_360_000_000;
 
-/// The retry queues ("rungs") in which messages of one queue wait on the broker, one for each delay.
+/// The rungs of one queue: the retry queues on the broker, one for each delay.
 ///
-/// A wait is spent on the broker when it is at or above the retry threshold; shorter ones are spent in the consumer. A
-/// threshold of zero means never on the broker. Jitter makes no rungs: they have the policy's own delays.
+/// A delay at or above the retry threshold is spent on the broker, a shorter one in the consumer.
+/// With a threshold of zero every delay is spent in the consumer. Jitter does not apply to rungs:
+/// their delays are those of the policy.
 ///
 /// ```
 /// use rungmq::{RetryLadder, RetryPolicy};
@@ -43,27 +47,31 @@ pub struct Rung {
 }
 
 impl RetryLadder {
-    /// The rungs that `policy` needs for `queue`, with waits of at least `threshold` spent on the broker.
+    /// Creates the ladder that `policy` needs for `queue`, with delays of at least `threshold`
+    /// spent on the broker.
     ///
     /// # Errors
     ///
-    /// A rung's delay is longer than the broker accepts, or its name is longer than AMQP allows.
+    /// Returns an error if a delay is longer than the broker accepts, or a name is longer than AMQP
+    /// allows.
     pub fn new(
         queue: impl Into<String>,
         policy: &RetryPolicy,
         threshold: Duration,
     ) -> Result<Self, LadderError> {
         let source = queue.into();
+        // Checked here too, because a ladder without rungs derives no name.
         naming::check("queue", &source)?;
         let mut rungs: Vec<Rung> = Vec::new();
+        // Delays never decrease, so the last one is the longest.
         let longest = policy.schedule().next_back();
         for delay in policy.schedule() {
-            // Delays never fall, so that equal ones are neighbours.
+            // Delays never decrease, so equal ones are adjacent.
             let known = rungs.last().is_some_and(|rung| rung.delay == delay);
             if in_broker(delay, threshold) && !known {
                 rungs.push(Rung::new(&source, delay)?);
             }
-            // A million attempts have a few dozen delays: the rest of the schedule only repeats this one.
+            // The rest of the schedule repeats this delay, possibly for a million attempts.
             if Some(delay) == longest {
                 break;
             }
@@ -71,7 +79,7 @@ impl RetryLadder {
         Ok(Self { source, rungs })
     }
 
-    /// The queue whose messages wait here.
+    /// The source queue, whose messages wait in the rungs.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
@@ -83,18 +91,19 @@ impl RetryLadder {
         &self.rungs
     }
 
-    /// Whether every wait is spent in the consumer, so that nothing needs to be declared.
+    /// Whether there are no rungs, so that every delay is spent in the consumer.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rungs.is_empty()
     }
 
-    /// The arguments of a rung, exactly: any other table is refused once another service has declared the queue.
+    /// The queue arguments of a rung. They are part of the contract: the broker refuses a
+    /// declaration with other arguments once another service has declared the rung.
     pub(crate) fn arguments(&self, rung: &Rung) -> Headers {
         let mut arguments = Headers::new();
-        arguments.insert("x-message-ttl", rung.millis());
-        arguments.insert("x-dead-letter-exchange", RETRY_EXCHANGE);
-        arguments.insert("x-dead-letter-routing-key", self.source.as_str());
+        arguments.insert(TTL_ARGUMENT, rung.millis());
+        arguments.insert(DEAD_LETTER_EXCHANGE_ARGUMENT, RETRY_EXCHANGE);
+        arguments.insert(DEAD_LETTER_ROUTING_KEY_ARGUMENT, self.source.as_str());
         arguments
     }
 }
@@ -109,13 +118,13 @@ impl Rung {
         Ok(Self { queue, delay })
     }
 
-    /// The name of the queue.
+    /// The name of the retry queue.
     #[must_use]
     pub fn queue(&self) -> &str {
         &self.queue
     }
 
-    /// How long a message waits in it, in whole milliseconds.
+    /// The time a message waits in the queue, in whole milliseconds.
     #[must_use]
     pub fn delay(&self) -> Duration {
         self.delay
@@ -126,13 +135,15 @@ impl Rung {
     }
 }
 
-/// A policy needs a retry queue that cannot be declared.
+/// A retry policy needs a rung that cannot be declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LadderError {
-    /// The broker accepts no wait longer than ten years (315 360 000 000 ms). Shorten the policy's delay or its cap.
+    /// The delay is longer than the ten years (315 360 000 000 ms) the broker accepts. Shorten the
+    /// delay or the cap of the policy.
     DelayTooLong(Duration),
-    /// The name of the queue or of a rung is longer than AMQP allows. Shorten the queue's name.
+    /// The name of the queue or of a rung is longer than AMQP allows. Shorten the name of the
+    /// queue.
     NameTooLong(NameTooLong),
 }
 
@@ -147,7 +158,8 @@ impl fmt::Display for LadderError {
         match self {
             Self::DelayTooLong(delay) => write!(
                 f,
-                "the retry delay {} ({} ms) is longer than the {LONGEST_MILLIS} ms that the broker allows",
+                "the retry delay {} ({} ms) is longer than the {LONGEST_MILLIS} ms \
+                 that the broker allows",
                 delay_text(*delay),
                 whole_millis(*delay)
             ),
@@ -156,7 +168,7 @@ impl fmt::Display for LadderError {
     }
 }
 
-/// There is no source: the text of [`NameTooLong`] is shown as it is.
+/// Has no source, because `Display` already shows the text of a [`NameTooLong`].
 impl Error for LadderError {}
 
 #[cfg(test)]
@@ -175,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_wait_is_the_brokers() {
+    fn delay_beyond_the_brokers_limit_is_refused() {
         let threshold = millis(30_000);
         let ladder = RetryLadder::new("q", &fixed(millis(LONGEST_MILLIS)), threshold).unwrap();
         assert_eq!(ladder.rungs()[0].queue(), "q.retry.87600h");
@@ -188,7 +200,7 @@ mod tests {
         );
         let error = RetryLadder::new("q", &fixed(Duration::MAX), threshold).unwrap_err();
         assert_eq!(error, LadderError::DelayTooLong(Duration::MAX));
-        // Spent in the consumer, it is nobody's business.
+        // A delay spent in the consumer has no limit.
         assert!(
             RetryLadder::new("q", &fixed(Duration::MAX), Duration::ZERO)
                 .unwrap()
@@ -197,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn thirty_days_are_not_wrapped() {
+    fn thirty_days_do_not_overflow() {
         let ladder = RetryLadder::new("q", &fixed(millis(2_592_000_000)), millis(1)).unwrap();
         let arguments = ladder.arguments(&ladder.rungs()[0]);
         assert_eq!(
@@ -208,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn fractions_of_a_second_are_told_apart() {
+    fn fractions_of_a_second_make_separate_rungs() {
         let name = |delay| {
             let ladder = RetryLadder::new("q", &fixed(millis(delay)), millis(1)).unwrap();
             ladder.rungs()[0].queue().to_owned()
@@ -220,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_checked_with_or_without_rungs() {
+    fn names_are_checked_even_without_rungs() {
         let long = "q".repeat(250);
         assert!(RetryLadder::new(long.as_str(), &fixed(millis(1000)), Duration::ZERO).is_ok());
         let error = RetryLadder::new(long, &fixed(millis(1000)), millis(1)).unwrap_err();
@@ -233,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_attempts_has_few_rungs() {
+    fn many_attempts_need_few_rungs() {
         let policy = RetryPolicy::exponential(u32::MAX, millis(1), millis(LONGEST_MILLIS)).unwrap();
         let ladder = RetryLadder::new("q", &policy, millis(1)).unwrap();
         assert_eq!(ladder.rungs().len(), 40);
     }
 
     #[test]
-    fn delays_that_round_to_the_same_name_share_a_rung() {
+    fn delays_rounded_to_one_name_share_a_rung() {
         let policy = RetryPolicy::exponential(5, Duration::from_micros(300), millis(60)).unwrap();
         let ladder = RetryLadder::new("q", &policy, millis(1)).unwrap();
         let names: Vec<_> = ladder.rungs().iter().map(Rung::queue).collect();
@@ -249,7 +261,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rungs_are_the_distinct_delays_at_or_above_the_threshold(
+        fn rungs_are_the_delays_from_the_threshold_up(
             attempts in 1..60_u32,
             initial in 1..100_000_000_u64,
             growth in 0..2_000_u64,

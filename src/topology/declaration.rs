@@ -1,24 +1,25 @@
-//! One thing to be declared on the broker.
+//! A single declaration: an exchange, a queue or a binding.
 
 use crate::message::headers::{HeaderValue, Headers};
 use std::fmt;
 
-/// How an exchange chooses the queues a message goes to.
+/// The type of an exchange, which decides how it routes messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ExchangeKind {
-    /// To the queues bound with exactly the message's routing key.
+    /// Routes to queues bound with exactly the routing key of the message.
     Direct,
-    /// To the queues whose binding matches the routing key, with `*` for one word and `#` for any number.
+    /// Routes to queues whose binding key matches the routing key: `*` matches one word, `#` any
+    /// number of words.
     Topic,
-    /// To every queue bound.
+    /// Routes to all bound queues.
     Fanout,
-    /// By the message's headers.
+    /// Routes by the headers of the message.
     Headers,
 }
 
 impl ExchangeKind {
-    /// The kind as AMQP names it, such as `topic`.
+    /// The name of the type in AMQP, such as `topic`.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -36,7 +37,7 @@ impl fmt::Display for ExchangeKind {
     }
 }
 
-/// One thing to be declared on the broker. Its `Display` is one readable line.
+/// A declaration of an exchange, a queue or a binding. `Display` is a single line.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Declaration {
     Exchange {
@@ -59,7 +60,7 @@ pub(crate) enum Declaration {
 }
 
 impl Declaration {
-    /// A direct, durable exchange, as those of the library's own are.
+    /// A durable direct exchange, the type of the library's own exchanges.
     pub(crate) fn direct_exchange(name: impl Into<String>) -> Self {
         Self::Exchange {
             name: name.into(),
@@ -68,7 +69,8 @@ impl Declaration {
         }
     }
 
-    /// A durable queue that is classic by having no type: rungs, dead-letter and parked queues.
+    /// A durable queue without an `x-queue-type`, as the contract has it for rungs, dead-letter and
+    /// parked queues.
     pub(crate) fn durable_queue(name: impl Into<String>, arguments: Headers) -> Self {
         Self::Queue {
             name: name.into(),
@@ -79,7 +81,7 @@ impl Declaration {
         }
     }
 
-    /// A queue bound by its own name.
+    /// A binding with the name of the queue as its routing key.
     pub(crate) fn bound_by_name(queue: &str, exchange: &str) -> Self {
         Self::Binding {
             queue: queue.to_owned(),
@@ -105,6 +107,7 @@ impl fmt::Display for Declaration {
                 arguments,
             } => {
                 write!(f, "queue {name:?} ({}", durability(*durable))?;
+                // Only flags that differ from the defaults are shown.
                 f.write_str(if *exclusive { ", exclusive" } else { "" })?;
                 f.write_str(if *auto_delete { ", auto-delete" } else { "" })?;
                 f.write_str(")")?;

@@ -1,4 +1,6 @@
-//! The exchanges, queues and bindings of a service, planned as a whole before anything is sent.
+//! Topologies: the exchanges, queues and bindings of a service.
+//!
+//! A topology is validated and planned as a whole before anything is sent. Everything here is pure.
 
 pub(crate) mod declaration;
 
@@ -7,7 +9,7 @@ mod problems;
 mod queue;
 
 pub use plan::Plan;
-pub(crate) use plan::{consumer_share, retry_share, set_aside_queue};
+pub(crate) use plan::{consumer_share, retry_share, set_aside_share};
 pub use problems::TopologyError;
 pub use queue::Queue;
 
@@ -16,8 +18,8 @@ use declaration::ExchangeKind;
 
 /// The exchanges, queues and bindings of a service.
 ///
-/// Nothing is sent until the topology is applied. [`plan`](Self::plan) shows what would be declared, without a broker,
-/// and finds every problem that can be found without one.
+/// Building a topology does not contact the broker. [`plan`](Self::plan) lists the declarations and
+/// reports every problem that can be found without a broker.
 ///
 /// ```
 /// use rungmq::{ExchangeKind, Queue, Topology};
@@ -28,7 +30,8 @@ use declaration::ExchangeKind;
 ///     .bind("orders.new", "orders-events", "order.#")
 ///     .plan()?;
 /// println!("{plan}");
-/// # assert!(plan.to_string().ends_with(r##"binding of "orders.new" to "orders-events" with "order.#""##));
+/// # let last = r##"binding of "orders.new" to "orders-events" with "order.#""##;
+/// # assert!(plan.to_string().ends_with(last));
 /// # Ok::<_, rungmq::TopologyError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -48,7 +51,7 @@ struct Binding {
 }
 
 impl Topology {
-    /// A topology with nothing in it.
+    /// Creates an empty topology.
     pub fn new() -> Self {
         Self {
             exchanges: Vec::new(),
@@ -64,14 +67,14 @@ impl Topology {
         self
     }
 
-    /// Adds a queue, with whatever its dead-lettering and its retries need beside it.
+    /// Adds a queue, together with the queues and exchanges for its dead-lettering and retries.
     pub fn queue(mut self, queue: Queue) -> Self {
         self.queues.push(queue);
         self
     }
 
-    /// Binds a queue of this topology to one of its exchanges, or to one that RabbitMQ brings along (`amq.topic` and
-    /// its like).
+    /// Binds a queue of this topology to one of its exchanges, or to a predeclared exchange such as
+    /// `amq.topic`.
     pub fn bind(
         mut self,
         queue: impl Into<String>,
@@ -86,9 +89,10 @@ impl Topology {
         self
     }
 
-    /// The exchange through which the broker dead-letters. Defaults to `acemq.dlx`.
+    /// Sets the exchange through which the broker dead-letters. Defaults to `acemq.dlx`.
     ///
-    /// Whatever its name here, a consumer declares `acemq.dlx`. The retry exchange, `acemq.retry`, cannot be renamed.
+    /// Consumers declare `acemq.dlx` in any case. The retry exchange, `acemq.retry`, cannot be
+    /// renamed.
     pub fn dead_letter_exchange(mut self, name: impl Into<String>) -> Self {
         self.dead_letter_exchange = name.into();
         self
@@ -98,11 +102,11 @@ impl Topology {
         self.queues.iter().map(|queue| queue.name.as_str())
     }
 
-    /// What would be declared, in order.
+    /// Validates the topology and lists its declarations in order. Does not contact the broker.
     ///
     /// # Errors
     ///
-    /// When anything in the topology could not be declared. The error holds every problem, not only the first.
+    /// Returns an error if part of the topology cannot be declared. The error lists all problems.
     pub fn plan(&self) -> Result<Plan, TopologyError> {
         plan::plan(self)
     }

@@ -1,19 +1,18 @@
-//! From a topology to the declarations it takes, in order. Pure: no I/O.
+//! Plans a topology: turns it into declarations in order, and collects problems. Pure.
 
 use super::Topology;
 use super::declaration::Declaration;
 use super::problems::{Problems, TopologyError, shown};
 use super::queue::{Queue, QueueKind};
 use crate::message::headers::Headers;
+use crate::message::wire::{
+    DEAD_LETTER_EXCHANGE_ARGUMENT, DEAD_LETTER_ROUTING_KEY_ARGUMENT, QUEUE_TYPE_ARGUMENT,
+};
 use crate::naming;
 use crate::retry::RetryLadder;
 use std::fmt;
 
-const QUEUE_TYPE: &str = "x-queue-type";
-const DEAD_LETTER_EXCHANGE: &str = "x-dead-letter-exchange";
-const DEAD_LETTER_ROUTING_KEY: &str = "x-dead-letter-routing-key";
-
-/// What a [`Topology`] would declare, in order. Its `Display` has a line for each declaration.
+/// The declarations of a [`Topology`], in order. `Display` has a line for each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     declarations: Vec<Declaration>,
@@ -21,7 +20,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What can be declared and may still surprise, one line each.
+    /// Warnings about valid declarations with surprising effects, one line each.
     pub fn warnings(&self) -> impl ExactSizeIterator<Item = &str> {
         self.warnings.iter().map(String::as_str)
     }
@@ -41,18 +40,19 @@ impl fmt::Display for Plan {
     }
 }
 
-/// What a consumer declares before it subscribes; never its source queue, which may belong to somebody else.
+/// The declarations of a consumer before it subscribes. The source queue is not among them, because
+/// it may belong to another service.
 pub(crate) fn consumer_share(queue: &str, ladder: &RetryLadder) -> Vec<Declaration> {
-    let mut share = set_aside_share(queue, naming::DEAD_LETTER_EXCHANGE);
+    let mut share = dead_letter_share(queue, naming::DEAD_LETTER_EXCHANGE);
     share.extend(retry_share(queue, ladder));
     share
 }
 
-/// The dead-letter and parked queues, and how messages come to them.
-fn set_aside_share(queue: &str, exchange: &str) -> Vec<Declaration> {
+/// The dead-letter and parked queues of `queue`, and their bindings to `exchange`.
+fn dead_letter_share(queue: &str, exchange: &str) -> Vec<Declaration> {
     let [dead_letters, dead_letters_bound] =
-        set_aside_queue(&naming::dead_letter_queue(queue), exchange);
-    let [parked, parked_bound] = set_aside_queue(&naming::parked_queue(queue), exchange);
+        bound_queue(&naming::dead_letter_queue(queue), exchange);
+    let [parked, parked_bound] = bound_queue(&naming::parked_queue(queue), exchange);
     vec![
         Declaration::direct_exchange(exchange),
         dead_letters,
@@ -62,16 +62,23 @@ fn set_aside_share(queue: &str, exchange: &str) -> Vec<Declaration> {
     ]
 }
 
-/// A dead-letter or parked queue and its binding.
-pub(crate) fn set_aside_queue(name: &str, exchange: &str) -> [Declaration; 2] {
+/// One dead-letter or parked queue and its binding to [`naming::DEAD_LETTER_EXCHANGE`].
+pub(crate) fn set_aside_share(queue: &str) -> [Declaration; 2] {
+    bound_queue(queue, naming::DEAD_LETTER_EXCHANGE)
+}
+
+fn bound_queue(queue: &str, exchange: &str) -> [Declaration; 2] {
     [
-        Declaration::durable_queue(name, Headers::new()),
-        Declaration::bound_by_name(name, exchange),
+        Declaration::durable_queue(queue, Headers::new()),
+        Declaration::bound_by_name(queue, exchange),
     ]
 }
 
-/// The rungs and the way home from them; nothing without rungs. A rung without its exchange and its binding home would
-/// lose every message in it, so they are declared together.
+/// The rungs of `queue`, the retry exchange and the binding that returns messages to `queue`; empty
+/// without rungs.
+///
+/// They are declared together, because a rung without the exchange and the binding loses its
+/// messages.
 pub(crate) fn retry_share(queue: &str, ladder: &RetryLadder) -> Vec<Declaration> {
     if ladder.rungs().is_empty() {
         return Vec::new();
@@ -97,6 +104,7 @@ pub(super) fn plan(topology: &Topology) -> Result<Plan, TopologyError> {
         planner.queue(queue, &topology.dead_letter_exchange);
     }
     planner.bindings(topology);
+    // A plan with a problem is incomplete and must not be applied.
     planner.problems.into_result()?;
     Ok(Plan {
         declarations: planner.declarations,
@@ -144,11 +152,13 @@ impl Planner {
         let well_named = self.problems.check_name("a queue", name);
         self.check_flags(queue);
         self.check_arguments(queue);
+        // Without a valid name, derived names would only repeat the problem.
         if !well_named {
             return;
         }
         if queue.dead_letter {
-            self.add_all(set_aside_share(name, dead_letter_exchange));
+            // Targets come first: a message may be dead-lettered as soon as the queue exists.
+            self.add_all(dead_letter_share(name, dead_letter_exchange));
         }
         let arguments = arguments(queue, dead_letter_exchange);
         self.warn(queue, &arguments);
@@ -195,7 +205,7 @@ impl Planner {
         }
         if !queue.durable && !queue.exclusive {
             self.problems.add(format!(
-                "the queue {name} is transient but not exclusive, which RabbitMQ 4 has given up"
+                "the queue {name} is transient but not exclusive, which RabbitMQ 4 does not support"
             ));
         }
     }
@@ -211,20 +221,25 @@ impl Planner {
             self.problems.check_length(&what, argument);
             if value.has_nan() {
                 self.problems.add(format!(
-                    "the queue {name} sets {argument} to NaN, which no declaration of it would ever be equal to"
+                    "the queue {name} sets {argument} to NaN, \
+                     which never equals itself in a later declaration"
                 ));
             }
-            if argument == QUEUE_TYPE {
+            if argument == QUEUE_TYPE_ARGUMENT {
                 self.problems.add(match value.as_str() {
-                    Some("stream") => format!(
-                        "the queue {name} is a stream, and streams are not supported yet"
-                    ),
+                    Some("stream") => {
+                        format!("the queue {name} is a stream, and streams are not supported yet")
+                    }
                     _ => format!(
-                        "the queue {name} sets {QUEUE_TYPE} as an argument: say quorum() or classic()"
+                        "the queue {name} sets {QUEUE_TYPE_ARGUMENT} as an argument: \
+                         use quorum() or classic()"
                     ),
                 });
             }
-            let dead_letters = [DEAD_LETTER_EXCHANGE, DEAD_LETTER_ROUTING_KEY];
+            let dead_letters = [
+                DEAD_LETTER_EXCHANGE_ARGUMENT,
+                DEAD_LETTER_ROUTING_KEY_ARGUMENT,
+            ];
             if queue.dead_letter && dead_letters.contains(&argument) {
                 self.problems.add(format!(
                     "the queue {name} sets {argument} as an argument, and dead_letter() sets it too"
@@ -234,15 +249,19 @@ impl Planner {
     }
 
     fn warn(&mut self, queue: &Queue, arguments: &Headers) {
-        if queue.resolved_kind() == QueueKind::Quorum && !arguments.contains(DEAD_LETTER_EXCHANGE) {
+        if queue.resolved_kind() == QueueKind::Quorum
+            && !arguments.contains(DEAD_LETTER_EXCHANGE_ARGUMENT)
+        {
             self.warnings.push(format!(
-                "the quorum queue {} does not dead-letter: RabbitMQ 4 drops a message that was delivered 20 times",
+                "the quorum queue {} does not dead-letter: \
+                 RabbitMQ 4 drops a message that was delivered 20 times",
                 shown(&queue.name)
             ));
         }
     }
 
     fn bindings(&mut self, topology: &Topology) {
+        // Bindings come last, after the queues and exchanges they refer to.
         for (index, binding) in topology.bindings.iter().enumerate() {
             let (queue, exchange) = (&binding.queue, &binding.exchange);
             let of = format!("the binding of {} to {}", shown(queue), shown(exchange));
@@ -253,8 +272,8 @@ impl Planner {
             }
             self.problems
                 .check_length(&format!("{of}: the routing key"), &binding.routing_key);
-            // By what the application asked for, not by what is planned: a queue with a problem of its own is none
-            // that is missing.
+            // The requested queues count, not the planned ones: a queue left out of the plan for
+            // another problem is not missing.
             let declared = topology.queues.iter().any(|q| q.name == *queue);
             if !declared && !self.has_queue(queue) {
                 self.problems
@@ -263,6 +282,7 @@ impl Planner {
             if exchange.is_empty() {
                 self.problems
                     .add(format!("{of}: the default exchange takes no bindings"));
+            // RabbitMQ predeclares these in every virtual host.
             } else if exchange.starts_with("amq.") {
                 self.problems
                     .check_length(&format!("{of}: the exchange"), exchange);
@@ -296,7 +316,7 @@ impl Planner {
         }
     }
 
-    /// Adds a declaration once; two different ones of one name are a problem.
+    /// Adds a declaration if it is new. Two different declarations of one name are a problem.
     fn add(&mut self, declaration: Declaration) {
         let same = |planned: &&Declaration| match (*planned, &declaration) {
             (Declaration::Exchange { name: a, .. }, Declaration::Exchange { name: b, .. })
@@ -305,6 +325,7 @@ impl Planner {
         };
         match self.declarations.iter().find(same) {
             None => {
+                // Derived names are checked here, since they are longer than the name given.
                 if let Declaration::Queue { name, .. } = &declaration {
                     self.problems.check_length("the name of a queue", name);
                 }
@@ -320,14 +341,14 @@ impl Planner {
 
 fn arguments(queue: &Queue, dead_letter_exchange: &str) -> Headers {
     let mut arguments = queue.arguments.clone();
-    // A classic queue has no type among its arguments: another service's declaration of it has none either.
+    // A classic queue has no type argument, to equal the declarations of other AceMQ libraries.
     if queue.resolved_kind() == QueueKind::Quorum {
-        arguments.insert(QUEUE_TYPE, "quorum");
+        arguments.insert(QUEUE_TYPE_ARGUMENT, "quorum");
     }
     if queue.dead_letter {
-        arguments.insert(DEAD_LETTER_EXCHANGE, dead_letter_exchange);
+        arguments.insert(DEAD_LETTER_EXCHANGE_ARGUMENT, dead_letter_exchange);
         arguments.insert(
-            DEAD_LETTER_ROUTING_KEY,
+            DEAD_LETTER_ROUTING_KEY_ARGUMENT,
             naming::dead_letter_queue(&queue.name),
         );
     }

@@ -1,10 +1,10 @@
-//! Everything that is wrong with a topology, found before the wire.
+//! Problems of a topology that can be found without a broker.
 
 use crate::naming;
 use std::error::Error;
 use std::fmt;
 
-/// A topology that could not be declared, with everything that is wrong with it.
+/// An invalid topology, with all its problems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologyError {
     problems: Vec<String>,
@@ -29,19 +29,20 @@ impl fmt::Display for TopologyError {
 
 impl Error for TopologyError {}
 
-/// Problems as they are found.
+/// Collects problems, each once.
 #[derive(Debug, Default)]
 pub(super) struct Problems(Vec<String>);
 
 impl Problems {
     pub(super) fn add(&mut self, problem: impl Into<String>) {
         let problem = problem.into();
+        // A name used twice would otherwise report its problem twice.
         if !self.0.contains(&problem) {
             self.0.push(problem);
         }
     }
 
-    /// Checks the name of something that the application wants declared; says whether it is good.
+    /// Checks the name of a queue or exchange; returns whether it is valid.
     pub(super) fn check_name(&mut self, what: &str, name: &str) -> bool {
         if name.trim().is_empty() {
             self.add(format!("{what} has a blank name"));
@@ -49,7 +50,7 @@ impl Problems {
         }
         if name.starts_with("amq.") {
             self.add(format!(
-                "{what} {} has a name that RabbitMQ keeps for itself (amq.…)",
+                "{what} {} has a name reserved by RabbitMQ (amq.…)",
                 shown(name)
             ));
             return false;
@@ -57,13 +58,14 @@ impl Problems {
         self.check_length(&format!("the name of {what}"), name)
     }
 
-    /// AMQP cannot carry more, and what is written longer breaks the whole connection.
+    /// Checks that `text` fits an AMQP short string; returns whether it does. A longer one would
+    /// break the connection.
     pub(super) fn check_length(&mut self, what: &str, text: &str) -> bool {
         if text.len() <= naming::LONGEST_NAME {
             return true;
         }
         self.add(format!(
-            "{what} {} has {} bytes, and AMQP allows {}",
+            "{what} {} has {} bytes, but AMQP allows {}",
             shown(text),
             text.len(),
             naming::LONGEST_NAME
@@ -79,7 +81,7 @@ impl Problems {
     }
 }
 
-/// A name in quotes, a long one with its middle left out.
+/// Quotes a name and shortens a long one in its middle.
 pub(super) fn shown(name: &str) -> String {
     format!("{:?}", naming::abbreviated(name))
 }

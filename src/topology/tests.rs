@@ -1,3 +1,5 @@
+//! Tests of topologies and plans.
+
 use super::declaration::Declaration;
 use super::*;
 use crate::message::headers::{HeaderValue, Headers};
@@ -10,7 +12,7 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// The same delay twice.
+/// A policy with two equal delays.
 fn every(delay: Duration) -> RetryPolicy {
     RetryPolicy::fixed(3, delay).unwrap()
 }
@@ -35,20 +37,21 @@ fn problem(queue: Queue) -> String {
     problems.remove(0)
 }
 
-/// The only queue declaration of a topology with this one queue.
+/// The declaration of `queue` in a topology of its own.
 fn declared(queue: Queue) -> Declaration {
     let plan = Topology::new().queue(queue).plan().unwrap();
     plan.declarations().last().unwrap().clone()
 }
 
 #[test]
-fn the_whole_plan_in_order() {
+fn complete_plan_in_order() {
     let retries = doubling(6, 10, 300);
     let topology = Topology::new()
         .exchange("orders", ExchangeKind::Topic)
         .queue(Queue::new("orders.new").dead_letter().retry(&retries))
         .bind("orders.new", "orders", "order.*");
-    let home = r#"x-dead-letter-exchange="acemq.retry", x-dead-letter-routing-key="orders.new""#;
+    let return_path =
+        r#"x-dead-letter-exchange="acemq.retry", x-dead-letter-routing-key="orders.new""#;
     assert_eq!(
         lines(&topology),
         [
@@ -58,11 +61,20 @@ fn the_whole_plan_in_order() {
             r#"queue "orders.new.parked" (durable)"#,
             r#"binding of "orders.new.dlq" to "acemq.dlx" with "orders.new.dlq""#,
             r#"binding of "orders.new.parked" to "acemq.dlx" with "orders.new.parked""#,
-            r#"queue "orders.new" (durable) x-dead-letter-exchange="acemq.dlx", x-dead-letter-routing-key="orders.new.dlq", x-queue-type="quorum""#,
+            concat!(
+                r#"queue "orders.new" (durable) x-dead-letter-exchange="acemq.dlx", "#,
+                r#"x-dead-letter-routing-key="orders.new.dlq", x-queue-type="quorum""#
+            ),
             r#"exchange "acemq.retry" (direct, durable)"#,
-            &format!(r#"queue "orders.new.retry.40s" (durable) {home}, x-message-ttl=40000"#),
-            &format!(r#"queue "orders.new.retry.80s" (durable) {home}, x-message-ttl=80000"#),
-            &format!(r#"queue "orders.new.retry.160s" (durable) {home}, x-message-ttl=160000"#),
+            &format!(
+                r#"queue "orders.new.retry.40s" (durable) {return_path}, x-message-ttl=40000"#
+            ),
+            &format!(
+                r#"queue "orders.new.retry.80s" (durable) {return_path}, x-message-ttl=80000"#
+            ),
+            &format!(
+                r#"queue "orders.new.retry.160s" (durable) {return_path}, x-message-ttl=160000"#
+            ),
             r#"binding of "orders.new" to "acemq.retry" with "orders.new""#,
             r#"binding of "orders.new" to "orders" with "order.*""#,
         ]
@@ -71,7 +83,7 @@ fn the_whole_plan_in_order() {
 }
 
 #[test]
-fn a_queue_alone() {
+fn single_queue() {
     assert_eq!(
         lines(&Topology::new().queue(Queue::new("q").retry(&every(secs(29))))),
         [r#"queue "q" (durable) x-queue-type="quorum""#]
@@ -105,7 +117,7 @@ fn classic_queues_carry_no_type() {
 }
 
 #[test]
-fn more_arguments_stand_beside_the_usual() {
+fn extra_arguments_are_kept() {
     let queue = Queue::new("q").quorum().argument("x-max-length", 10_i32);
     assert_eq!(
         declared(queue).to_string(),
@@ -114,7 +126,7 @@ fn more_arguments_stand_beside_the_usual() {
 }
 
 #[test]
-fn a_renamed_dead_letter_exchange() {
+fn renamed_dead_letter_exchange() {
     let topology = Topology::new()
         .queue(Queue::new("q").dead_letter())
         .dead_letter_exchange("team.dlx");
@@ -131,7 +143,7 @@ fn a_renamed_dead_letter_exchange() {
 }
 
 #[test]
-fn a_threshold_decides_the_rungs() {
+fn threshold_decides_the_rungs() {
     let rungs = |threshold| {
         let queue = Queue::new("q")
             .retry(&doubling(4, 30, 60))
@@ -143,7 +155,7 @@ fn a_threshold_decides_the_rungs() {
 }
 
 #[test]
-fn what_a_consumer_declares() {
+fn consumer_declarations() {
     let share = |seconds| {
         let ladder = RetryLadder::new("q", &every(secs(seconds)), secs(30)).unwrap();
         consumer_share("q", &ladder)
@@ -166,14 +178,17 @@ fn what_a_consumer_declares() {
         show(&long[5..]),
         [
             r#"exchange "acemq.retry" (direct, durable)"#,
-            r#"queue "q.retry.1m" (durable) x-dead-letter-exchange="acemq.retry", x-dead-letter-routing-key="q", x-message-ttl=60000"#,
+            concat!(
+                r#"queue "q.retry.1m" (durable) x-dead-letter-exchange="acemq.retry", "#,
+                r#"x-dead-letter-routing-key="q", x-message-ttl=60000"#
+            ),
             r#"binding of "q" to "acemq.retry" with "q""#,
         ]
     );
 }
 
 #[test]
-fn a_consumer_declares_what_the_topology_does() {
+fn consumer_declarations_equal_those_of_the_topology() {
     let retries = doubling(3, 40, 80);
     let topology = Topology::new().queue(Queue::new("q").dead_letter().retry(&retries));
     let plan = topology.plan().unwrap();
@@ -193,14 +208,15 @@ fn quorum_without_dead_lettering_warns() {
     let plan = topology.plan().unwrap();
     assert_eq!(
         plan.warnings().collect::<Vec<_>>(),
-        [
-            r#"the quorum queue "bare" does not dead-letter: RabbitMQ 4 drops a message that was delivered 20 times"#
-        ]
+        [concat!(
+            r#"the quorum queue "bare" does not dead-letter: "#,
+            "RabbitMQ 4 drops a message that was delivered 20 times"
+        )]
     );
 }
 
 #[test]
-fn wrong_flags() {
+fn invalid_flags() {
     let q = || Queue::new("q");
     assert_eq!(
         problem(q().quorum().exclusive()),
@@ -212,15 +228,16 @@ fn wrong_flags() {
     );
     let transient = Topology::new().queue(q().quorum().durable(false));
     assert_eq!(problems(&transient).len(), 2);
-    let given_up = r#"the queue "q" is transient but not exclusive, which RabbitMQ 4 has given up"#;
-    assert_eq!(problem(q().durable(false)), given_up);
-    assert_eq!(problem(q().classic().durable(false)), given_up);
+    let unsupported =
+        r#"the queue "q" is transient but not exclusive, which RabbitMQ 4 does not support"#;
+    assert_eq!(problem(q().durable(false)), unsupported);
+    assert_eq!(problem(q().classic().durable(false)), unsupported);
     let stream = r#"the queue "q" is a stream, and streams are not supported yet"#;
     assert_eq!(problem(q().stream()), stream);
     assert_eq!(problem(q().argument("x-queue-type", "stream")), stream);
     assert_eq!(
         problem(q().argument("x-queue-type", "classic")),
-        r#"the queue "q" sets x-queue-type as an argument: say quorum() or classic()"#
+        r#"the queue "q" sets x-queue-type as an argument: use quorum() or classic()"#
     );
     assert_eq!(
         problem(q().dead_letter().argument("x-dead-letter-exchange", "a")),
@@ -229,13 +246,13 @@ fn wrong_flags() {
 }
 
 #[test]
-fn an_argument_that_is_not_a_number_is_refused_wherever_it_stands() {
+fn nan_argument_is_refused_at_any_depth() {
     let nested = HeaderValue::Array(vec![f32::NAN.into()]);
     let table = Headers::from_iter([("deep", nested.clone())]);
     for value in [f64::NAN.into(), nested, table.into()] {
         assert_eq!(
             problem(Queue::new("q").argument("x-odd", value)),
-            r#"the queue "q" sets x-odd to NaN, which no declaration of it would ever be equal to"#
+            r#"the queue "q" sets x-odd to NaN, which never equals itself in a later declaration"#
         );
     }
     let number = Queue::new("q").argument("x-odd", HeaderValue::from(1.5_f64));
@@ -243,19 +260,19 @@ fn an_argument_that_is_not_a_number_is_refused_wherever_it_stands() {
 }
 
 #[test]
-fn names_are_checked_in_bytes_derived_ones_too() {
+fn name_lengths_are_checked_in_bytes() {
     let exact = "é".repeat(127) + "a";
     assert!(Topology::new().queue(Queue::new(&exact)).plan().is_ok());
     let derived = problems(&Topology::new().queue(Queue::new(&exact).dead_letter()));
     assert_eq!(derived.len(), 2, "{derived:?}");
-    assert!(derived[0].ends_with(r#"a.dlq" has 259 bytes, and AMQP allows 255"#));
-    assert!(derived[1].ends_with(r#"a.parked" has 262 bytes, and AMQP allows 255"#));
+    assert!(derived[0].ends_with(r#"a.dlq" has 259 bytes, but AMQP allows 255"#));
+    assert!(derived[1].ends_with(r#"a.parked" has 262 bytes, but AMQP allows 255"#));
     let rung = problem(Queue::new(&exact).retry(&every(secs(60))));
     assert!(rung.contains(".retry.1m"), "{rung}");
     let ends = "é".repeat(40);
     assert_eq!(
         problem(Queue::new("é".repeat(128)).dead_letter()),
-        format!(r#"the name of a queue "{ends}…{ends}" has 256 bytes, and AMQP allows 255"#)
+        format!(r#"the name of a queue "{ends}…{ends}" has 256 bytes, but AMQP allows 255"#)
     );
     let long = "k".repeat(256);
     let topology = Topology::new()
@@ -268,7 +285,7 @@ fn names_are_checked_in_bytes_derived_ones_too() {
 }
 
 #[test]
-fn everything_wrong_at_once() {
+fn all_problems_are_reported() {
     let ten_years = Duration::from_millis(315_360_000_000);
     let topology = Topology::new()
         .exchange(" ", ExchangeKind::Direct)
@@ -282,20 +299,20 @@ fn everything_wrong_at_once() {
         .bind("q", "e", "k")
         .bind("q", "e", "k")
         .bind("q", "nowhere", "k")
-        .bind("nobody", "e", "k")
+        .bind("absent", "e", "k")
         .bind("q", "", "k")
         .bind("q", "amq.topic", "k");
     let problems = problems(&topology);
     let expected = [
         "an exchange has a blank name",
         r#"the exchange "e" is declared twice"#,
-        r#"an exchange "amq.mine" has a name that RabbitMQ keeps for itself (amq.…)"#,
+        r#"an exchange "amq.mine" has a name reserved by RabbitMQ (amq.…)"#,
         "a queue has a blank name",
         r#"the queue "q" is declared twice"#,
         r#"the queue "late": "#,
         r#"the binding of "q" to "e" with "k" is given twice"#,
         r#"the binding of "q" to "nowhere": the exchange is not declared"#,
-        r#"the binding of "nobody" to "e": the queue is not declared"#,
+        r#"the binding of "absent" to "e": the queue is not declared"#,
         r#"the binding of "q" to "": the default exchange takes no bindings"#,
     ];
     assert_eq!(problems.len(), expected.len(), "{problems:#?}");
@@ -309,7 +326,7 @@ fn everything_wrong_at_once() {
 }
 
 #[test]
-fn a_derived_name_taken_for_something_else() {
+fn conflicting_declarations_of_a_derived_name() {
     let topology = Topology::new()
         .exchange("acemq.dlx", ExchangeKind::Topic)
         .queue(Queue::new("q").dead_letter())
@@ -381,7 +398,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_plan_names_nothing_twice_and_nothing_too_early(topology in topology()) {
+    fn plan_has_no_duplicates_and_no_forward_references(topology in topology()) {
         let Ok(plan) = topology.plan() else {
             prop_assert!(!problems(&topology).is_empty());
             return Ok(());

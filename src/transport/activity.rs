@@ -1,23 +1,26 @@
-//! When a socket last received or took something, for whoever judges whether the broker is still there.
+//! The times of the last read and the last write on a socket, by which a dead peer is detected.
 
 use crate::time::instant::monotonic;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Shared by a socket, which writes it, and its readers on other threads.
+/// Shared between the I/O thread of a socket, which writes it, and the threads that read it.
 #[derive(Clone, Debug)]
 pub(crate) struct Activity {
     opened: Instant,
-    /// Nanoseconds from `opened`, as the next one.
+    /// The time of the last read, in nanoseconds since `opened`. The I/O thread stores it with
+    /// release and other threads load it with acquire. The value is complete in itself: no other
+    /// field is read together with it.
     last_read: Arc<AtomicU64>,
+    /// The time of the last write, like `last_read`.
     last_write: Arc<AtomicU64>,
     heartbeat: Duration,
 }
 
 impl Activity {
-    /// A socket that has just been opened, over which the broker says something at least every `heartbeat`; zero when it
-    /// need not.
+    /// Starts at the opening of a socket. `heartbeat` is the heartbeat timeout; zero means that
+    /// there are no heartbeats.
     pub(crate) fn new(heartbeat: Duration) -> Self {
         Self {
             opened: monotonic(),
@@ -27,12 +30,12 @@ impl Activity {
         }
     }
 
-    /// Takes note of bytes that have just arrived.
+    /// Records that bytes have arrived.
     pub(crate) fn note_read(&self) {
         self.last_read.store(self.nanos(), Ordering::Release);
     }
 
-    /// Takes note of bytes that the socket has just taken.
+    /// Records that the socket has accepted bytes.
     pub(crate) fn note_write(&self) {
         self.last_write.store(self.nanos(), Ordering::Release);
     }
@@ -42,22 +45,23 @@ impl Activity {
         u64::try_from(since_opened.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// When the socket last took bytes; when it was opened, if it took none.
+    /// The time of the last write; the time of the opening if there was none.
     pub(crate) fn last_write(&self) -> Instant {
         self.opened + Duration::from_nanos(self.last_write.load(Ordering::Acquire))
     }
 
-    /// When bytes last arrived; when the socket was opened, if none did.
+    /// The time of the last read; the time of the opening if there was none.
     pub(crate) fn last_read(&self) -> Instant {
         self.opened + Duration::from_nanos(self.last_read.load(Ordering::Acquire))
     }
 
-    /// Whether the broker has been silent for three quarters of its heartbeat: it sends twice as often as that.
+    /// Whether the broker has been silent for three quarters of the heartbeat timeout. A live
+    /// broker sends a heartbeat every half of it.
     pub(crate) fn is_silent(&self) -> bool {
         !self.heartbeat.is_zero() && self.last_read().elapsed() > self.heartbeat * 3 / 4
     }
 
-    /// Whether silence says nothing, because there are no heartbeats.
+    /// Whether heartbeats are off, so that silence has no meaning.
     pub(crate) fn has_no_heartbeat(&self) -> bool {
         self.heartbeat.is_zero()
     }
@@ -68,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_is_noted_with_its_instant() {
+    fn read_is_recorded_with_its_time() {
         let activity = Activity::new(Duration::from_secs(60));
         let opened = activity.last_read();
         activity.note_read();
@@ -78,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_counts_only_where_there_are_heartbeats() {
+    fn silence_needs_heartbeats() {
         let silent = |heartbeat| Activity::new(heartbeat).is_silent();
         assert!(silent(Duration::from_nanos(1)));
         assert!(!silent(Duration::ZERO) && !silent(Duration::from_secs(60)));

@@ -1,4 +1,4 @@
-//! A broker made by a test: it does what the test says, and the rest of the time nothing.
+//! A fake transport for unit tests: the test scripts its answers, and it does nothing else.
 
 use super::{
     Activity, Channel, Confirm, Confirms, Dialled, Failure, Gone, KillSwitch, Link, LinkEvent,
@@ -13,10 +13,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a channel answers. No subscription comes about.
-type Answer = Arc<dyn Fn(Call, &Declaration) -> Result<(), Failure> + Send + Sync>;
+/// Scripts the answers of a channel. No subscription ever succeeds.
+type Respond = Arc<dyn Fn(Call, &Declaration) -> Result<(), Failure> + Send + Sync>;
 
-/// What a channel is asked for.
+/// The scripted calls of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Declare,
@@ -24,8 +24,8 @@ pub(crate) enum Call {
     Subscribe,
 }
 
-/// A channel that takes everything.
-pub(crate) struct FakeChannel(Answer);
+/// A channel that accepts every call unless its script refuses it.
+pub(crate) struct FakeChannel(Respond);
 
 impl FakeChannel {
     pub(crate) fn new() -> Self {
@@ -48,7 +48,7 @@ impl Channel for FakeChannel {
         (self.0)(Call::Check, declaration)
     }
 
-    fn limit_prefetch(&self, _prefetch: u16) -> Result<(), Failure> {
+    fn set_prefetch(&self, _prefetch: u16) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -62,7 +62,7 @@ impl Channel for FakeChannel {
         Ok(0)
     }
 
-    fn pull(&self, _queue: &str) -> Result<Option<Delivery>, Failure> {
+    fn get(&self, _queue: &str) -> Result<Option<Delivery>, Failure> {
         Ok(None)
     }
 
@@ -91,7 +91,7 @@ impl Channel for FakeChannel {
     }
 }
 
-/// The confirms that a test sends.
+/// Confirms sent by the test.
 #[derive(Debug)]
 pub(crate) struct FakeConfirms(pub(crate) Receiver<Confirm>);
 
@@ -109,22 +109,23 @@ impl Confirms for FakeConfirms {
     }
 }
 
-/// A link that lives until its kill switch is thrown.
+/// A link that lives until its kill switch is triggered.
 struct FakeLink {
     life: Receiver<()>,
-    answer: Answer,
+    respond: Respond,
 }
 
-/// A link whose channels answer declarations and checks as `answer` says.
+/// A dialled link whose channels answer declarations, checks and subscriptions with `respond`.
 pub(crate) fn dialled(
-    answer: impl Fn(Call, &Declaration) -> Result<(), Failure> + Send + Sync + 'static,
+    respond: impl Fn(Call, &Declaration) -> Result<(), Failure> + Send + Sync + 'static,
 ) -> Dialled {
     let (alive, life) = bounded(0);
+    // Dropping the sender disconnects `life`. The lock only makes the kill switch `Sync`.
     let alive = Mutex::new(Some(alive));
     Dialled {
         link: Box::new(FakeLink {
             life,
-            answer: Arc::new(answer),
+            respond: Arc::new(respond),
         }),
         kill: KillSwitch::new(move || drop(alive.lock().take())),
         frame_max: 4096,
@@ -140,7 +141,7 @@ impl fmt::Debug for FakeLink {
 
 impl Link for FakeLink {
     fn open_channel(&mut self) -> Result<Box<dyn Channel>, Failure> {
-        Ok(Box::new(FakeChannel(self.answer.clone())))
+        Ok(Box::new(FakeChannel(self.respond.clone())))
     }
 
     fn watch<'s>(&'s self, select: &mut Select<'s>) -> usize {
@@ -155,6 +156,6 @@ impl Link for FakeLink {
     }
 
     fn close(self: Box<Self>) -> Result<(), String> {
-        Err("it was cut".to_owned())
+        Err("killed by the test".to_owned())
     }
 }

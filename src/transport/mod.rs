@@ -1,10 +1,10 @@
-//! The seam between the library and a broker.
+//! The seam between the library and a broker: traits for links and channels, over plain data.
 //!
-//! Everything above speaks to these traits and to plain data. [`amqp`] implements them over a socket; nothing else in
-//! the crate knows the client library behind it.
+//! [`amqp`] implements the traits over a socket and is the only module that knows the client
+//! library behind it. The embedded broker implements them in this process.
 //!
-//! Every [`Link`], [`Channel`] and [`Subscription`] has one owner thread. Calls on them block without a limit of their
-//! own; what ends them is the [`KillSwitch`] of their link, which any thread may throw.
+//! Every [`Link`], [`Channel`] and [`Subscription`] is owned by one thread. Calls on them block
+//! without a timeout; the [`KillSwitch`] of the link ends them, and any thread may trigger it.
 
 mod activity;
 pub(crate) mod amqp;
@@ -32,42 +32,40 @@ pub(crate) struct Confirm {
     pub(crate) ack: bool,
 }
 
-/// What a subscription hands over.
+/// An item received by a subscription.
 #[derive(Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "nearly all of them are deliveries"
-)]
+#[allow(clippy::large_enum_variant, reason = "almost all items are deliveries")]
 pub(crate) enum Incoming {
     Delivery(Delivery),
-    /// The broker ended the subscription: its queue was deleted, or moved to another node.
+    /// The broker ended the subscription, because its queue was deleted or moved to another node.
     Cancelled,
-    /// Our own cancel was answered: nothing follows.
+    /// The broker answered our cancel. Nothing follows.
     CancelOk,
-    /// The channel is gone, or the whole link.
+    /// The channel or the whole link is gone.
     Ended(Failure),
 }
 
-/// Why a broker call brought nothing.
+/// The reason for a failed broker call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The broker closed the channel with a reply code, in its own words.
+    /// The broker closed the channel, with this reply code and reply text.
     Refused { code: u16, text: String },
     /// The link is gone.
     Lost(String),
-    /// No answer within the limit that the caller set.
+    /// The broker did not answer within the timeout of the caller.
     TimedOut,
-    /// Every channel that the link may have is in use.
+    /// All channels of the link are in use (`channel_max`).
     NoChannelLeft,
 }
 
 impl Failure {
-    /// AMQP's 404: what was named is not there, or is on a cluster node that is down.
+    /// Whether this is AMQP's 404: the queue or exchange does not exist, or its cluster node is
+    /// down.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { code: 404, .. })
     }
 
-    /// What ended the connection, or why the call failed, for a text that says already what is lost.
+    /// The reason alone, for a text that already says that the connection was lost.
     pub(crate) fn into_reason(self) -> String {
         match self {
             Self::Lost(reason) => reason,
@@ -75,7 +73,7 @@ impl Failure {
         }
     }
 
-    /// AMQP's 403: the user may not do this, or somebody consumes exclusively.
+    /// Whether this is AMQP's 403: missing permission, or another consumer is exclusive.
     pub(crate) fn is_access_refused(&self) -> bool {
         matches!(self, Self::Refused { code: 403, .. })
     }
@@ -94,40 +92,41 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What was read from is gone, and nothing more will come of it.
+/// The source of events is gone: its link or its channel has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gone;
 
-/// What happens to a link without being asked for.
+/// An unsolicited event of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LinkEvent {
-    /// The broker does not read publishes until an alarm of its own is over.
+    /// The broker stopped reading publishes because of a resource alarm, with this reason.
     Blocked(String),
     Unblocked,
 }
 
 /// A way to reach a broker.
 pub(crate) trait Transport: fmt::Debug + Send + Sync + 'static {
-    /// Connects, at the latest by `limit`. Blocks, so it runs on a thread of its own; `armed` gets the kill switch as soon
-    /// as there is a socket.
+    /// Connects and logs in, or fails by `limit`. Blocks, so it runs on a thread of its own.
+    /// `armed` receives the kill switch as soon as a socket exists.
     fn dial(&self, limit: Instant, armed: &dyn Fn(KillSwitch)) -> Result<Dialled, String>;
 
-    /// The addresses that are dialled, without credentials.
+    /// The dialled address, without credentials.
     fn address(&self) -> String;
 }
 
-/// A link that has just been opened.
+/// A newly opened link.
 #[derive(Debug)]
 pub(crate) struct Dialled {
     pub(crate) link: Box<dyn Link>,
     pub(crate) kill: KillSwitch,
-    /// The largest frame the broker takes, in bytes; `usize::MAX` when it set no limit.
+    /// The negotiated maximum frame size in bytes; `usize::MAX` if the broker set no limit.
     pub(crate) frame_max: usize,
-    /// When something last arrived on its socket.
+    /// The times of the last read and write on the socket.
     pub(crate) activity: Activity,
 }
 
-/// Ends a link from any thread: every call on it returns within milliseconds, whatever the broker does.
+/// Ends a link from any thread: every call on it returns within milliseconds, even if the broker
+/// hangs.
 #[derive(Clone)]
 pub(crate) struct KillSwitch(Arc<dyn Fn() + Send + Sync>);
 
@@ -140,7 +139,7 @@ impl KillSwitch {
         (self.0)();
     }
 
-    /// Whether there is another holder of it.
+    /// Whether another clone exists.
     pub(crate) fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
@@ -159,10 +158,11 @@ pub(crate) trait Link: fmt::Debug + Send {
     /// Adds the link's own events to `select` and returns their index.
     fn watch<'s>(&'s self, select: &mut Select<'s>) -> usize;
 
-    /// The next event, without waiting; an error once the link is gone, the one sign of that which needs no traffic.
+    /// The next event, without blocking. Fails once the link is gone, which is noticed here even
+    /// without traffic.
     fn next_event(&self) -> Result<Option<LinkEvent>, Gone>;
 
-    /// Closes the link and says why it was already gone, if it was.
+    /// Closes the link. If it was already gone, the error is the reason.
     fn close(self: Box<Self>) -> Result<(), String>;
 }
 
@@ -170,29 +170,30 @@ pub(crate) trait Link: fmt::Debug + Send {
 pub(crate) trait Channel: fmt::Debug + Send {
     fn declare(&self, declaration: &Declaration) -> Result<(), Failure>;
 
-    /// Asks whether the queue or exchange of `declaration` exists, whatever its arguments; a binding cannot be asked for.
+    /// Checks that the queue or exchange of `declaration` exists, ignoring its arguments. AMQP
+    /// cannot check a binding; the check of one succeeds.
     fn check(&self, declaration: &Declaration) -> Result<(), Failure>;
 
-    /// Allows at most `prefetch` unsettled deliveries.
-    fn limit_prefetch(&self, prefetch: u16) -> Result<(), Failure>;
+    /// Limits unsettled deliveries to `prefetch`; 0 means no limit.
+    fn set_prefetch(&self, prefetch: u16) -> Result<(), Failure>;
 
     fn subscribe(&self, queue: &str) -> Result<Box<dyn Subscription + '_>, Failure>;
 
-    /// How many messages are ready in the queue.
+    /// The number of ready messages in the queue.
     fn count(&self, queue: &str) -> Result<usize, Failure>;
 
     /// Fetches one message, to be settled on this channel.
-    fn pull(&self, queue: &str) -> Result<Option<Delivery>, Failure>;
+    fn get(&self, queue: &str) -> Result<Option<Delivery>, Failure>;
 
     fn ack(&self, tag: u64, multiple: bool) -> Result<(), Failure>;
 
-    /// Gives a delivery back to its queue.
+    /// Requeues a delivery.
     fn nack(&self, tag: u64) -> Result<(), Failure>;
 
-    /// Rejects a delivery for good: the broker dead-letters or drops it.
+    /// Rejects a delivery without requeueing: the broker dead-letters or drops it.
     fn reject(&self, tag: u64) -> Result<(), Failure>;
 
-    /// Makes this a confirm channel.
+    /// Puts the channel into confirm mode.
     fn confirms(&self) -> Result<Box<dyn Confirms>, Failure>;
 
     fn publish(&self, message: &Outgoing) -> Result<(), Failure>;
@@ -200,26 +201,29 @@ pub(crate) trait Channel: fmt::Debug + Send {
     fn close(self: Box<Self>) -> Result<(), Failure>;
 }
 
-/// A live `basic.consume`.
+/// An active `basic.consume`.
 pub(crate) trait Subscription {
-    /// Adds what this subscription waits for to `select` and returns its index.
+    /// Adds the incoming items to `select` and returns their index.
     fn watch<'s>(&'s self, select: &mut Select<'s>) -> usize;
 
-    /// What has arrived, without waiting.
+    /// The next item, without blocking.
     fn next(&self) -> Option<Incoming>;
 
-    /// Cancels and waits for the answer; what arrived before it can still be taken with [`next`](Self::next).
+    /// Cancels and waits for the answer. Items that arrived before it are still returned by
+    /// [`next`](Self::next).
     fn cancel(&self) -> Result<(), Failure>;
 }
 
-/// The confirms and returns of one channel, in the broker's order: a return comes before its confirm.
+/// The confirms and returns of one channel, in the order of the broker: a return precedes its
+/// confirm.
 pub(crate) trait Confirms: fmt::Debug + Send {
     /// Adds the confirms to `select` and returns their index.
     fn watch<'s>(&'s self, select: &mut Select<'s>) -> usize;
 
-    /// The next confirm, without waiting; an error once the channel is gone.
+    /// The next confirm, without blocking. Fails once the channel is gone.
     fn next_confirm(&self) -> Result<Option<Confirm>, Gone>;
 
-    /// The next return, without waiting. After a confirm was taken every return that belongs before it is here.
+    /// The next return, without blocking. Every return that precedes a received confirm is
+    /// available.
     fn next_return(&self) -> Option<Returned>;
 }

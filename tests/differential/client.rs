@@ -119,13 +119,13 @@ impl Client {
             Self::Embedded(broker) => {
                 let mut dialled = peer::dial(&peer::memory(broker));
                 let channel = dialled.link.open_channel().map_err(peer::code)?;
-                let twice = channel.pull(queue).and_then(|pulled| {
+                let twice = channel.get(queue).and_then(|pulled| {
                     let Some(delivery) = pulled else {
                         return Ok(());
                     };
                     channel.ack(delivery.tag, false)?;
                     channel.ack(delivery.tag, false)?;
-                    channel.limit_prefetch(0)
+                    channel.set_prefetch(0)
                 });
                 twice.map_err(peer::code)
             }

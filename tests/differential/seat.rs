@@ -87,7 +87,7 @@ impl Seat {
     ) -> Result<(), Failure> {
         self.with(move |channel| {
             settle(channel)?;
-            channel.limit_prefetch(0)
+            channel.set_prefetch(0)
         })
     }
 
@@ -96,7 +96,7 @@ impl Seat {
             let confirm = channel.publish(&message).and_then(|()| {
                 confirm(confirms)
                     // The channel is closed; the next call says why.
-                    .unwrap_or_else(|| Err(channel.limit_prefetch(0).unwrap_err()))
+                    .unwrap_or_else(|| Err(channel.set_prefetch(0).unwrap_err()))
             });
             let returned = std::iter::from_fn(|| confirms.next_return()).collect();
             Published { confirm, returned }
@@ -111,7 +111,7 @@ impl Seat {
     ) -> Result<(), Failure> {
         let queue = queue.to_owned();
         self.call(move |channel, consumers, _| {
-            channel.limit_prefetch(prefetch)?;
+            channel.set_prefetch(prefetch)?;
             let subscription = channel.subscribe(&queue)?;
             consumers.push((number, subscription));
             Ok(())

@@ -5,7 +5,7 @@ use crate::broker::server::broker::Broker;
 use crate::message::delivery::Delivery;
 use crate::message::envelope::Envelope;
 use crate::message::headers::{HeaderValue, Headers, Properties};
-use crate::message::id::new_id;
+use crate::message::wire::new_id;
 use crate::topology::declaration::ExchangeKind;
 use std::borrow::Cow;
 use std::time::Duration;

@@ -58,11 +58,11 @@ fn dropped_by(kind: &'static str) -> Vec<String> {
     ];
     other.declare(&with("q", limited)).unwrap();
     publish(&*other, "q", ["a"]);
-    one.pull("q").unwrap().unwrap();
+    one.get("q").unwrap().unwrap();
     publish(&*other, "q", ["b"]);
-    one.pull("q").unwrap().unwrap();
+    one.get("q").unwrap().unwrap();
     publish(&*other, "q", ["c"]);
-    one.pull("q").unwrap().unwrap();
+    one.get("q").unwrap().unwrap();
     one.close().unwrap();
     assert_eq!(texts(&broker, "q"), ["c"]);
     texts(&broker, "dead")
@@ -76,7 +76,7 @@ fn a_consumer_that_was_full_goes_to_the_end_of_the_line() {
         let (one, two) = (channel(&mut link), channel(&mut link));
         one.declare(&declaration).unwrap();
         for channel in [&one, &two] {
-            channel.limit_prefetch(1).unwrap();
+            channel.set_prefetch(1).unwrap();
         }
         let first = one.subscribe("q").unwrap();
         publish(&*one, "q", ["a"]);
@@ -105,7 +105,7 @@ fn in_3_10_a_message_that_came_back_too_often_makes_room_for_two() {
             ("x-delivery-limit", HeaderValue::I64(0)),
         ];
         consuming.declare(&with("q", limited)).unwrap();
-        consuming.limit_prefetch(1).unwrap();
+        consuming.set_prefetch(1).unwrap();
         let subscription = consuming.subscribe("q").unwrap();
         publish(&*consuming, "q", ["a"]);
         let tag = delivery(&*subscription).tag;
@@ -124,7 +124,7 @@ fn in_3_10_the_next_single_active_consumer_waits_for_something_to_happen() {
         let consuming = channel(&mut link);
         let single = [("x-single-active-consumer", true.into())];
         consuming.declare(&with("q", single)).unwrap();
-        consuming.limit_prefetch(1).unwrap();
+        consuming.set_prefetch(1).unwrap();
         let first = consuming.subscribe("q").unwrap();
         let second = consuming.subscribe("q").unwrap();
         publish(&*consuming, "q", ["a", "b"]);
@@ -159,7 +159,7 @@ fn a_queue_hands_out_what_is_ready_before_its_own_dead_letter_is_back() {
             let to_itself = ("x-dead-letter-exchange", "".into());
             let arguments = kind.into_iter().chain([to_itself]);
             channel.declare(&with("q", arguments)).unwrap();
-            channel.limit_prefetch(1).unwrap();
+            channel.set_prefetch(1).unwrap();
             let consumer = channel.subscribe("q").unwrap();
             let mut urgent = message("", "q", "a");
             urgent.properties.priority = Some(5);
@@ -188,12 +188,12 @@ fn what_an_ending_channel_only_fetched_comes_back_after_what_its_consumers_make_
             ];
             watching.declare(&with("q1", to_other)).unwrap();
             publish(&*watching, "q0", ["fetched"]);
-            ending.pull("q0").unwrap().unwrap();
+            ending.get("q0").unwrap().unwrap();
             let watcher = watching.subscribe("q0").unwrap();
             let consumer = ending.subscribe("q1").unwrap();
             publish(&*watching, "q1", ["consumed"]);
             delivery(&*consumer);
-            assert_eq!(code(&ending.pull("missing").unwrap_err()), 404);
+            assert_eq!(code(&ending.get("missing").unwrap_err()), 404);
             let order = [(); 2].map(|()| text(&delivery(&*watcher)));
             assert_eq!(order, ["consumed", "fetched"], "{kind} on {profile}");
         }
@@ -277,7 +277,7 @@ fn gets_on_with_the_next(profile: Profile, kind: &str, use_it: impl Fn(&dyn Chan
 #[test]
 fn a_channel_that_was_not_told_of_the_end_of_a_queue_falls_over_the_next_one() {
     let fetch = |channel: &dyn Channel| {
-        let fetched = channel.pull("q").unwrap().unwrap();
+        let fetched = channel.get("q").unwrap().unwrap();
         channel.ack(fetched.tag, false).unwrap();
     };
     let consume = |channel: &dyn Channel| {
@@ -296,7 +296,7 @@ fn a_channel_that_was_not_told_of_the_end_of_a_queue_falls_over_the_next_one() {
 #[test]
 fn a_channel_is_told_of_the_end_of_a_queue_that_it_publishes_to_or_holds_messages_of() {
     let publish = |channel: &dyn Channel| publish(channel, "q", ["more"]);
-    let hold = |channel: &dyn Channel| drop(channel.pull("q").unwrap().unwrap());
+    let hold = |channel: &dyn Channel| drop(channel.get("q").unwrap().unwrap());
     for profile in [Profile::V3_10, Profile::V4_0] {
         assert!(gets_on_with_the_next(profile, "quorum", publish));
         assert!(gets_on_with_the_next(profile, "quorum", hold));

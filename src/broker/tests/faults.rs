@@ -130,11 +130,11 @@ fn an_acknowledgement_that_never_arrives_brings_the_message_back() {
     let broker = broker();
     let (_dialled, one) = on_a_queue(&broker);
     one.publish(&message("", "q", "a")).unwrap();
-    let tag = one.pull("q").unwrap().unwrap().tag;
+    let tag = one.get("q").unwrap().unwrap().tag;
     broker.drop_connections_at(Drop::BeforeAck);
     one.ack(tag, false).unwrap();
     let (_again, other) = client(&broker);
-    let delivery = other.pull("q").unwrap().unwrap();
+    let delivery = other.get("q").unwrap().unwrap();
     assert!(delivery.redelivered);
 }
 
@@ -280,7 +280,7 @@ fn a_slow_broker_reads_everything_later_and_in_order() {
     assert_eq!(channel.count("q").unwrap(), 2);
     assert!(began.elapsed() >= latency);
     broker.slow_down(Duration::ZERO);
-    assert_eq!(text(&channel.pull("q").unwrap().unwrap()), "a");
+    assert_eq!(text(&channel.get("q").unwrap().unwrap()), "a");
 }
 
 #[test]

@@ -23,9 +23,9 @@ fn a_rejected_message_carries_its_death_to_the_dead_letter_queue() {
         let mut outgoing = message("", "q", "a");
         outgoing.properties.expiration = Some("60000".to_owned());
         channel.publish(&outgoing).unwrap();
-        let tag = channel.pull("q").unwrap().unwrap().tag;
+        let tag = channel.get("q").unwrap().unwrap().tag;
         channel.reject(tag).unwrap();
-        let dead = channel.pull("dead").unwrap().unwrap();
+        let dead = channel.get("dead").unwrap().unwrap();
         assert_eq!(
             (dead.exchange.as_str(), dead.routing_key.as_str()),
             ("dlx", "dead")
@@ -75,12 +75,12 @@ fn a_message_that_has_come_back_too_often_is_dead_lettered() {
     channel.declare(&queue("dead")).unwrap();
     publish(&*channel, "q", ["a"]);
     for round in 0..3 {
-        let pulled = channel.pull("q").unwrap();
+        let pulled = channel.get("q").unwrap();
         let tag = pulled.unwrap_or_else(|| panic!("round {round}")).tag;
         channel.nack(tag).unwrap();
     }
     assert_eq!(channel.count("q"), Ok(0));
-    let dead = channel.pull("dead").unwrap().unwrap();
+    let dead = channel.get("dead").unwrap().unwrap();
     let reason = dead.headers.get("x-first-death-reason");
     assert_eq!(reason, Some(&"delivery_limit".into()));
 }
@@ -105,8 +105,8 @@ fn a_full_queue_rejects_or_drops_its_head() {
         acks.push(confirm(&*confirms).ack);
     }
     assert_eq!(acks, [true, false, true, true]);
-    assert_eq!(text(&channel.pull("rejects").unwrap().unwrap()), "0");
-    assert_eq!(text(&channel.pull("drops").unwrap().unwrap()), "3");
+    assert_eq!(text(&channel.get("rejects").unwrap().unwrap()), "0");
+    assert_eq!(text(&channel.get("drops").unwrap().unwrap()), "3");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_full_quorum_queue_rejects_until_it_is_four_fifths_full() {
         confirm(&*confirms).ack
     };
     let take = || {
-        let tag = channel.pull("q").unwrap().unwrap().tag;
+        let tag = channel.get("q").unwrap().unwrap().tag;
         channel.ack(tag, false).unwrap();
     };
     // It notices that it is over its limit one message late.

@@ -150,7 +150,7 @@ fn what_was_handed_out_comes_back_with_a_lost_queue_whatever_its_channel_does_me
             channel.declare(&kind).unwrap();
             publish(&broker, "q", "held");
             publish(&broker, "q", "ready");
-            let held = channel.pull("q").unwrap().unwrap();
+            let held = channel.get("q").unwrap().unwrap();
             broker.lose_queue("q");
             settle(channel, held.tag);
             broker.find_queue("q");

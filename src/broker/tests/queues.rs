@@ -17,7 +17,7 @@ fn what_one_link_publishes_another_consumes_in_order() {
         let confirmed = confirm(&*confirms);
         assert_eq!((confirmed.tag, confirmed.ack), (tag, true));
     }
-    consumer.limit_prefetch(2).unwrap();
+    consumer.set_prefetch(2).unwrap();
     let subscription = consumer.subscribe("q").unwrap();
     let first = delivery(&*subscription);
     assert_eq!(
@@ -47,7 +47,7 @@ fn what_a_dead_link_had_goes_back_to_its_place() {
     let (one, other) = (channel(&mut dying), channel(&mut living));
     one.declare(&queue("q")).unwrap();
     publish(&*one, "q", ["a", "b", "c", "d", "e"]);
-    one.limit_prefetch(3).unwrap();
+    one.set_prefetch(3).unwrap();
     let subscription = one.subscribe("q").unwrap();
     for _ in 0..3 {
         delivery(&*subscription);
@@ -110,7 +110,7 @@ fn nothing_follows_a_cancel_and_the_unsettled_stay_with_the_channel() {
     drop(subscription);
     assert_eq!(channel.count("q"), Ok(1));
     channel.nack(tag).unwrap();
-    let first = channel.pull("q").unwrap().unwrap();
+    let first = channel.get("q").unwrap().unwrap();
     assert_eq!((text(&first), first.redelivered), ("a".to_owned(), true));
 }
 
@@ -121,7 +121,7 @@ fn a_quorum_queue_counts_what_comes_back() {
         let (_link, channel) = client(&broker);
         channel.declare(&quorum("q")).unwrap();
         publish(&*channel, "q", ["a", "b"]);
-        let first = channel.pull("q").unwrap().unwrap();
+        let first = channel.get("q").unwrap().unwrap();
         // 3.x counts from zero when a message is fetched.
         let expected_count = (profile == Profile::V3_10).then_some(HeaderValue::I64(0));
         assert_eq!(
@@ -129,7 +129,7 @@ fn a_quorum_queue_counts_what_comes_back() {
             expected_count.as_ref()
         );
         channel.nack(first.tag).unwrap();
-        let order = [(); 2].map(|()| channel.pull("q").unwrap().unwrap());
+        let order = [(); 2].map(|()| channel.get("q").unwrap().unwrap());
         assert_eq!(order.each_ref().map(text), expected, "{profile}");
         let again = order.iter().find(|delivery| text(delivery) == "a").unwrap();
         assert!(again.redelivered);

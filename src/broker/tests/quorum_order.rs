@@ -9,7 +9,7 @@ fn put(channel: &dyn Channel, queue: &str, body: &str, priority: u8) {
 }
 
 fn pull(channel: &dyn Channel, queue: &str) -> String {
-    text(&channel.pull(queue).unwrap().expect("nothing is ready"))
+    text(&channel.get(queue).unwrap().expect("nothing is ready"))
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn arrived(profile: Profile, kind: &str, has_published: bool) -> Vec<String> {
     let acquainted = if has_published { &publishing } else { &other };
     acquainted.publish(&message("", "q", "old")).unwrap();
     publishing.publish(&message_for_both("new", "q")).unwrap();
-    let pulled = std::iter::from_fn(|| other.pull("q").unwrap());
+    let pulled = std::iter::from_fn(|| other.get("q").unwrap());
     pulled.map(|delivery| text(&delivery)).collect()
 }
 
@@ -129,7 +129,7 @@ fn who_waits_to_be_the_single_active_consumer_of_a_quorum_queue_stands_in_4_0_by
             .iter()
             .zip(prefetches)
             .map(|((_, channel), prefetch)| {
-                channel.limit_prefetch(prefetch).unwrap();
+                channel.set_prefetch(prefetch).unwrap();
                 channel.subscribe("q").unwrap()
             })
             .collect();

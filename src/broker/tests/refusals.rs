@@ -70,7 +70,7 @@ fn names_that_are_missing_reserved_or_locked_are_refused() {
         refused(&|channel| channel.subscribe("missing").map(drop)),
         404
     );
-    assert_eq!(refused(&|channel| channel.pull("missing").map(drop)), 404);
+    assert_eq!(refused(&|channel| channel.get("missing").map(drop)), 404);
     assert_eq!(refused(&|channel| channel.declare(&queue("amq.q"))), 403);
     assert_eq!(refused(&|channel| channel.check(&exclusive)), 405);
     assert_eq!(refused(&|channel| channel.declare(&exclusive)), 405);

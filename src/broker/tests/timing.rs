@@ -39,7 +39,7 @@ fn a_rung_sends_its_messages_home_by_itself_when_their_time_is_over() {
         assert_eq!(channel.count("home"), Ok(0));
         clock.advance(Duration::from_millis(1));
         wait_until("the message came home", || ready(&broker, "home") == 1);
-        let home = channel.pull("home").unwrap().unwrap();
+        let home = channel.get("home").unwrap().unwrap();
         let reason = home.headers.get("x-first-death-reason");
         assert_eq!(reason, Some(&"expired".into()));
     }
@@ -191,5 +191,5 @@ fn a_message_of_a_higher_priority_does_not_make_a_classic_queue_look_at_the_time
     urgent.properties.expiration = Some("1".to_owned());
     channel.publish(&urgent).unwrap();
     clock.advance(Duration::from_secs(1));
-    assert_eq!(text(&channel.pull("q").unwrap().unwrap()), "urgent");
+    assert_eq!(text(&channel.get("q").unwrap().unwrap()), "urgent");
 }

@@ -9,7 +9,7 @@ use crate::link::{Admin, Operation};
 use crate::message::headers::Headers;
 use crate::naming;
 use crate::topology::declaration::Declaration;
-use crate::topology::set_aside_queue;
+use crate::topology::set_aside_share;
 use crate::transport::Failure;
 use crossbeam_channel::Sender;
 use log::{Level, log, warn};
@@ -76,7 +76,7 @@ impl<'a> AdminRequests<'a> {
         if waiting.len() > 1 {
             return;
         }
-        let [declaration, binding] = set_aside_queue(&queue, naming::DEAD_LETTER_EXCHANGE);
+        let [declaration, binding] = set_aside_share(&queue);
         let rest = [
             Declaration::direct_exchange(naming::DEAD_LETTER_EXCHANGE),
             binding,
@@ -176,7 +176,7 @@ impl Deliveries<'_> {
 
     /// Remembers `queue` and its binding as unavailable.
     fn note_unavailable(&mut self, queue: &str) {
-        for declaration in set_aside_queue(queue, naming::DEAD_LETTER_EXCHANGE) {
+        for declaration in set_aside_share(queue) {
             if !self.known.unavailable.contains(&declaration) {
                 self.known.unavailable.push(declaration);
             }

@@ -7,7 +7,7 @@ use crate::handler::calling::{Handler, panicked};
 use crate::link::is_over;
 use crate::message::Opened;
 use crate::message::envelope::Envelope;
-use crate::message::id::new_id;
+use crate::message::wire::new_id;
 use crate::retry::{Decision, Verdict, Wait, decide};
 use crate::time::instant::later;
 use crate::time::threads;

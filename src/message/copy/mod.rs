@@ -1,38 +1,40 @@
-//! What a copy of a delivery carries, and how its headers are made to fit a frame. Pure.
+//! Builds the copy of a delivery for a retry, a dead letter or a parked message. Pure.
+//!
+//! Headers of a message must fit one frame. If a copy would not fit, its reason is cut first and
+//! headers are left out next.
 
+use super::Opened;
 use super::delivery::Outgoing;
 use super::envelope::is_reserved;
 use super::headers::{HeaderValue, Headers, Properties};
-use super::{ORIGINAL_EXCHANGE, ORIGINAL_ROUTING_KEY, Opened};
+use super::wire::{
+    ATTEMPT, CAUSATION, CORRELATION, ERROR, FIRST_SEEN, ID, NEVER_CARRIED, NEVER_CARRIED_PREFIXES,
+    ORIGIN, ORIGINAL_EXCHANGE, ORIGINAL_ROUTING_KEY, PERSISTENT, TYPE,
+};
 use crate::naming::LONGEST_NAME;
 
-/// A frame's type, channel, size and end mark; a content header's class, weight, body size and property flags.
+/// Bytes of a content header frame around properties and headers: the frame's type, channel, size
+/// and end mark (8); class, weight, body size and property flags (14).
 const FRAME_OVERHEAD: usize = 8 + 14;
-const PERSISTENT: u8 = 2;
-const ERROR: &str = "x-acemq-error";
-const FIRST_SEEN: &str = "x-acemq-first-seen";
-/// Headers about the journey so far. RabbitMQ 3.x would take a retry that carries them for a dead-letter cycle and drop
-/// it without a word; copies to further queues would fan out again.
-const NEVER_CARRIED: [&str; 4] = ["CC", "BCC", "x-death", "x-delivery-count"];
-const NEVER_CARRIED_PREFIXES: [&str; 2] = ["x-first-death-", "x-last-death-"];
-/// What gives way, in this order, when headers do not fit even without a reason; then the application's largest.
+/// Headers to leave out, in this order, if they do not fit without a reason. The largest
+/// application headers follow.
 const EXPENDABLE: [&str; 6] = [
     ORIGINAL_EXCHANGE,
     ORIGINAL_ROUTING_KEY,
-    "x-acemq-origin",
-    "x-acemq-causation",
-    "x-acemq-correlation",
-    "x-acemq-type",
+    ORIGIN,
+    CAUSATION,
+    CORRELATION,
+    TYPE,
 ];
 
-/// A copy, and the headers that had to be left out to make it fit.
+/// A copy and the names of the headers left out to make it fit.
 #[derive(Debug)]
 pub(crate) struct Copy {
     pub(crate) message: Outgoing,
     pub(crate) left_out: Vec<String>,
 }
 
-/// A copy of `opened` for `queue`, on its `attempt`, with `reason` in `x-acemq-error` when there is one.
+/// Copies `opened` for `queue` with the given `attempt`; a `reason` goes into `x-acemq-error`.
 pub(crate) fn copy(
     opened: &Opened,
     queue: &str,
@@ -52,6 +54,7 @@ pub(crate) fn copy(
         (ORIGINAL_EXCHANGE, opened.original_exchange()),
         (ORIGINAL_ROUTING_KEY, opened.original_routing_key()),
     ] {
+        // A copy of a copy keeps the values of its first hop.
         if !headers.contains(name) {
             headers.insert(name, value);
         }
@@ -62,9 +65,12 @@ pub(crate) fn copy(
     }
     envelope.write(&mut headers, now_millis);
     let properties = carried_properties(&delivery.properties, opened.envelope.id());
+    // Properties cannot be shortened, so headers get the rest of the frame.
     let room = frame_max.saturating_sub(FRAME_OVERHEAD + encoded_len(&properties));
     let left_out = fit(&mut headers, room);
     let message = Outgoing {
+        // The default exchange routes by queue name, so no binding can misroute a copy. Mandatory
+        // makes a missing queue visible.
         exchange: String::new(),
         routing_key: queue.to_owned(),
         mandatory: true,
@@ -75,7 +81,7 @@ pub(crate) fn copy(
     Copy { message, left_out }
 }
 
-/// A dead letter as a fresh message for `queue`: attempt 1, no error, its age counted from now.
+/// Turns a dead letter into a fresh message for `queue`: attempt 1, no error, age counted from now.
 pub(crate) fn replayed(
     opened: &Opened,
     queue: &str,
@@ -95,8 +101,8 @@ fn is_carried(name: &str) -> bool {
             .any(|prefix| name.starts_with(prefix))
 }
 
-/// Left out are `expiration`, which would end a rung's wait early, `user_id`, which the broker refuses from another user,
-/// and `cluster_id`.
+/// Leaves out `expiration`, which would end the wait in a rung early, `user_id`, which the broker
+/// refuses from another user, and `cluster_id`.
 fn carried_properties(original: &Properties, id: &str) -> Properties {
     Properties {
         delivery_mode: Some(PERSISTENT),
@@ -108,7 +114,7 @@ fn carried_properties(original: &Properties, id: &str) -> Properties {
     }
 }
 
-/// How many bytes the properties take in a content header, the headers not counted.
+/// The encoded size of the properties in bytes, without the headers.
 pub(crate) fn encoded_len(properties: &Properties) -> usize {
     let texts = [
         &properties.content_type,
@@ -133,12 +139,13 @@ pub(crate) fn encoded_len(properties: &Properties) -> usize {
         + if properties.timestamp.is_some() { 8 } else { 0 }
 }
 
-/// How many bytes a content header with these takes as a frame.
+/// The size in bytes of the content header frame for `properties` and `headers`.
 pub(crate) fn header_frame_len(properties: &Properties, headers: &Headers) -> usize {
     FRAME_OVERHEAD + encoded_len(properties) + headers.encoded_len()
 }
 
-/// Makes the headers fit into `room` bytes: the reason is cut, then headers go. Returns the names of those that went.
+/// Makes the headers fit into `room` bytes: cuts the reason, then removes headers. Returns the
+/// names of the removed headers.
 fn fit(headers: &mut Headers, room: usize) -> Vec<String> {
     cut_reason(headers, room);
     let mut left_out = Vec::new();
@@ -165,6 +172,7 @@ fn cut_reason(headers: &mut Headers, room: usize) {
     if surplus == 0 {
         return;
     }
+    // A reason that is not a text cannot be cut and is removed.
     if let Some(HeaderValue::Text(reason)) = headers.remove(ERROR) {
         let kept = reason.floor_char_boundary(reason.len().saturating_sub(surplus));
         if kept > 0 {
@@ -173,12 +181,15 @@ fn cut_reason(headers: &mut Headers, room: usize) {
     }
 }
 
-/// The largest header that may go: the application's first, then whatever is not needed to count attempts and ages.
+/// The largest removable header: application headers first, then reserved ones. Id, attempt and
+/// first-seen always stay, because retries count by them.
 fn largest_expendable(headers: &Headers) -> Option<String> {
-    const KEPT: [&str; 3] = ["x-acemq-id", "x-acemq-attempt", FIRST_SEEN];
+    const KEPT: [&str; 3] = [ID, ATTEMPT, FIRST_SEEN];
     headers
         .iter()
         .filter(|(name, _)| !KEPT.contains(name))
+        // Tuples compare by their first element, so any application header precedes the reserved
+        // ones.
         .max_by_key(|(name, value)| (!is_reserved(name), name.len() + value.encoded_len()))
         .map(|(name, _)| name.to_owned())
 }

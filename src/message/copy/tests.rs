@@ -1,3 +1,5 @@
+//! Tests of copies.
+
 use super::*;
 use crate::message::delivery::Delivery;
 use crate::message::envelope::Envelope;
@@ -39,13 +41,12 @@ fn full() -> Properties {
     }
 }
 
-/// The copy for a second attempt of [`full`] with these headers, in a frame of any size.
+/// The copy of [`full`] with these headers for a second attempt, without a frame limit.
 fn retry_copy(headers: Headers) -> Outgoing {
     let opened = opened(full(), headers);
     copy(&opened, "orders.new.retry.40s", 2, None, 0, usize::MAX).message
 }
 
-/// What is said of the first publish.
 #[track_caller]
 fn assert_comes_from(copy: &Outgoing, exchange: &str, routing_key: &str) {
     let [from, by] = [ORIGINAL_EXCHANGE, ORIGINAL_ROUTING_KEY].map(|name| copy.headers.get(name));
@@ -56,7 +57,7 @@ fn assert_comes_from(copy: &Outgoing, exchange: &str, routing_key: &str) {
 }
 
 #[test]
-fn carries_what_belongs_to_the_message_and_nothing_of_its_journey() {
+fn copy_carries_the_message_but_not_its_path() {
     let nested: Headers = [(
         "deep",
         HeaderValue::Array(vec![HeaderValue::U8(1), HeaderValue::Void]),
@@ -113,7 +114,7 @@ fn carries_what_belongs_to_the_message_and_nothing_of_its_journey() {
 }
 
 #[test]
-fn where_it_came_from_is_written_at_the_first_hop_only() {
+fn origin_is_written_at_the_first_hop_only() {
     let headers: Headers = [
         (ORIGINAL_EXCHANGE, "first"),
         (ORIGINAL_ROUTING_KEY, "first.key"),
@@ -125,7 +126,7 @@ fn where_it_came_from_is_written_at_the_first_hop_only() {
 }
 
 #[test]
-fn a_message_that_the_broker_dead_lettered_itself_keeps_where_it_came_from() {
+fn broker_dead_letter_keeps_its_origin() {
     let death = |exchange: &str, key: &str| {
         let death: Headers = [
             ("exchange", HeaderValue::from(exchange)),
@@ -144,7 +145,7 @@ fn a_message_that_the_broker_dead_lettered_itself_keeps_where_it_came_from() {
 }
 
 #[test]
-fn an_id_too_long_for_a_property_stays_in_its_header() {
+fn id_too_long_for_a_property_stays_in_its_header() {
     let id = "i".repeat(256);
     let headers: Headers = [("x-acemq-id", id.as_str())].into_iter().collect();
     let copy = retry_copy(headers);
@@ -153,7 +154,7 @@ fn an_id_too_long_for_a_property_stays_in_its_header() {
 }
 
 #[test]
-fn a_long_reason_is_cut_at_a_character_and_costs_nothing_else() {
+fn long_reason_is_cut_at_a_character_boundary() {
     let copy = copy(
         &opened(full(), Headers::new()),
         "q.dlq",
@@ -179,7 +180,7 @@ fn a_long_reason_is_cut_at_a_character_and_costs_nothing_else() {
 }
 
 #[test]
-fn large_headers_give_way_in_order_and_are_named() {
+fn large_headers_are_left_out_in_order() {
     let headers: Headers = [("small", "s".repeat(100)), ("large", "l".repeat(5_000))]
         .into_iter()
         .collect();
@@ -205,9 +206,14 @@ proptest! {
         sizes in prop::collection::vec(0..3_000_usize, 0..8),
         frame_max in 1_024..8_192_usize,
     ) {
-        let headers: Headers = sizes.iter().enumerate().map(|(n, size)| (format!("h{n}"), "x".repeat(*size))).collect();
+        let headers: Headers = sizes
+            .iter()
+            .enumerate()
+            .map(|(n, size)| (format!("h{n}"), "x".repeat(*size)))
+            .collect();
         let copy = copy(&opened(full(), headers), "q", 3, reason.as_deref(), 1_000_000, frame_max);
-        prop_assert!(header_frame_len(&copy.message.properties, &copy.message.headers) <= frame_max);
+        let frame = header_frame_len(&copy.message.properties, &copy.message.headers);
+        prop_assert!(frame <= frame_max);
         for kept in ["x-acemq-id", "x-acemq-attempt", "x-acemq-first-seen"] {
             prop_assert!(copy.message.headers.contains(kept));
         }

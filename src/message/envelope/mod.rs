@@ -1,42 +1,21 @@
-//! What the library itself says about a message, in headers whose names are reserved.
+//! The envelope: metadata that the library writes into reserved headers and reads back.
+//!
+//! Reading never fails: a missing or malformed header gets its default.
 
 use super::headers::{HeaderValue, Headers, Properties};
+use super::wire::{
+    ATTEMPT, CAUSATION, CLAIM, CORRELATION, ENVELOPE_HEADERS, ERROR, FIRST_SEEN, ID, ORIGIN,
+    RESERVED_PREFIX, TYPE, VERSION,
+};
 use std::time::Duration;
 
-/// The prefix of the headers that belong to the library and its siblings in other languages.
-pub(crate) const RESERVED_PREFIX: &str = "x-acemq-";
-
-const ID: &str = "x-acemq-id";
-const TYPE: &str = "x-acemq-type";
-const VERSION: &str = "x-acemq-version";
-const CORRELATION: &str = "x-acemq-correlation";
-const CAUSATION: &str = "x-acemq-causation";
-const ATTEMPT: &str = "x-acemq-attempt";
-const FIRST_SEEN: &str = "x-acemq-first-seen";
-const ORIGIN: &str = "x-acemq-origin";
-const ERROR: &str = "x-acemq-error";
-const CLAIM: &str = "x-acemq-claim";
-
-const KNOWN: [&str; 10] = [
-    ID,
-    TYPE,
-    VERSION,
-    CORRELATION,
-    CAUSATION,
-    ATTEMPT,
-    FIRST_SEEN,
-    ORIGIN,
-    ERROR,
-    CLAIM,
-];
-
-/// What came with a message beside its payload: who it is, where it comes from, and which attempt this is.
+/// The metadata of a message: its id, kind, origin, and which attempt this is.
 ///
-/// It travels in headers that begin with `x-acemq-`. They never appear among the application's headers, and an
-/// application cannot publish headers with such names. A message from a publisher that knows nothing of them has an envelope
-/// all the same: whatever is missing or unreadable has a default, which each getter names.
+/// The envelope travels in headers with the prefix `x-acemq-`. These headers are reserved: they do
+/// not appear among the application's headers, and publishing a message with such a header fails.
 ///
-/// Texts are read from long strings and from byte arrays that are UTF-8.
+/// A message from a foreign publisher has an envelope too. Every missing or malformed header has a
+/// default, named by its getter. Texts are read from long strings and from byte arrays in UTF-8.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Envelope {
     id: String,
@@ -49,31 +28,35 @@ pub struct Envelope {
     origin: String,
     error: Option<String>,
     claim: Option<String>,
-    /// Reserved headers that this version has no use for: they are written back at every hop.
+    /// Reserved headers that this version does not interpret. They are written back at every hop.
     carried: Headers,
 }
 
 impl Envelope {
-    /// The message's id, the same on every attempt. Defaults to the AMQP property `message_id`, else to a new UUID.
+    /// The id of the message, the same on every attempt. Defaults to the AMQP property
+    /// `message_id`, then to a new UUID.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// What kind of message it is (`x-acemq-type`). Defaults to the routing key; an empty one stays empty, because a
-    /// retry is delivered with another routing key.
+    /// The kind of message (`x-acemq-type`), such as `order.placed.v2`. Defaults to the routing
+    /// key.
+    ///
+    /// An empty kind stays empty, because the routing key of a retry is the name of its queue.
     #[must_use]
     pub fn kind(&self) -> &str {
         &self.kind
     }
 
-    /// The version of that kind, at least 1. Defaults to 1.
+    /// The version of the kind, at least 1. Defaults to 1.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// What the message belongs to, such as the first message of a conversation. Defaults to [`id`](Self::id).
+    /// The id that related messages share, such as that of the first message of a conversation.
+    /// Defaults to [`id`](Self::id).
     #[must_use]
     pub fn correlation(&self) -> &str {
         &self.correlation
@@ -85,34 +68,37 @@ impl Envelope {
         self.causation.as_deref()
     }
 
-    /// Which attempt this is, from 1. Defaults to 1.
+    /// The number of this attempt, starting at 1. Defaults to 1.
     ///
-    /// A redelivery is no new attempt: a message that comes back because a process died has the attempt it had.
+    /// A redelivery is not a new attempt: a message that returns because its consumer died has the
+    /// same attempt as before.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// When the message was first published, in milliseconds since 1970. `None` when the header is missing, unreadable,
-    /// not positive, or was in the future when the message arrived; such a message has no age.
+    /// The time of the first publish, in milliseconds since 1970.
+    ///
+    /// `None` if the header is missing, malformed, not positive, or was in the future when the
+    /// message arrived. Such a message has no age, and an age limit does not apply to it.
     #[must_use]
     pub fn first_seen_millis(&self) -> Option<i64> {
         self.first_seen
     }
 
-    /// Who published it first, as `service@host`. Defaults to an empty text.
+    /// The first publisher, as `service@host`. Defaults to an empty text.
     #[must_use]
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// Why the message was dead-lettered or parked.
+    /// The reason for which the message was dead-lettered or parked.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
         self.error.as_deref()
     }
 
-    /// The application's own reference to a payload that is kept elsewhere.
+    /// The application's reference to a payload that is stored elsewhere.
     #[must_use]
     pub fn claim(&self) -> Option<&str> {
         self.claim.as_deref()
@@ -141,7 +127,7 @@ impl Envelope {
         }
     }
 
-    /// The same envelope, tied to others where its publisher says so; empty texts say nothing.
+    /// Sets the links to other messages and payloads. Empty texts count as absent.
     #[must_use]
     pub(crate) fn with_links(
         self,
@@ -158,7 +144,7 @@ impl Envelope {
         }
     }
 
-    /// The envelope of a delivery. Whatever the headers hold, there is one.
+    /// Reads the envelope of a delivery; never fails.
     pub(crate) fn read(
         properties: &Properties,
         headers: &Headers,
@@ -168,6 +154,7 @@ impl Envelope {
     ) -> Self {
         let full = |name| text(headers, name).filter(|text| !text.is_empty());
         let owned = |name| full(name).map(str::to_owned);
+        // The id comes first, because the correlation defaults to it.
         let id = owned(ID)
             .or_else(|| properties.message_id.clone().filter(|id| !id.is_empty()))
             .unwrap_or_else(new_id);
@@ -187,10 +174,12 @@ impl Envelope {
         }
     }
 
-    /// Writes the reserved headers, in place of all that are there.
+    /// Replaces the reserved headers in `headers`.
     ///
-    /// A first-seen that is not known becomes `now_millis`, so that the message has an age from its next hop on.
+    /// An unknown first-seen becomes `now_millis`, so that the message has an age from its next hop
+    /// on.
     pub(crate) fn write(&self, headers: &mut Headers, now_millis: i64) {
+        // Stale reserved headers would otherwise survive where this envelope has no value.
         headers.retain(|name, _| !is_reserved(name));
         for (name, value) in self.carried.iter() {
             headers.insert(name, value.clone());
@@ -215,7 +204,7 @@ impl Envelope {
         }
     }
 
-    /// The same envelope for another attempt, held to what fits an i32 and is at least 1.
+    /// Sets the attempt, clamped to 1..=[`i32::MAX`], the range of its wire type.
     #[must_use]
     pub(crate) fn with_attempt(self, attempt: u32) -> Self {
         Self {
@@ -224,7 +213,7 @@ impl Envelope {
         }
     }
 
-    /// The same envelope with a reason for the dead-letter or parked queue; an empty one is none.
+    /// Sets the reason for the dead-letter or parked queue. An empty reason removes it.
     #[must_use]
     pub(crate) fn with_error(self, reason: impl Into<String>) -> Self {
         Self {
@@ -233,19 +222,20 @@ impl Envelope {
         }
     }
 
-    /// How old the message is, or `None` where that is not known.
+    /// The age of the message; `None` if its first publish is unknown. Never negative, even after a
+    /// clock was set back.
     pub(crate) fn age(&self, now_millis: i64) -> Option<Duration> {
         let millis = now_millis.saturating_sub(self.first_seen?);
         Some(Duration::from_millis(u64::try_from(millis).unwrap_or(0)))
     }
 }
 
-/// Whether a header belongs to the library.
+/// Whether a header name is reserved for the library.
 pub(crate) fn is_reserved(name: &str) -> bool {
     name.starts_with(RESERVED_PREFIX)
 }
 
-/// The headers without the reserved ones.
+/// The headers without reserved ones.
 pub(crate) fn application_headers(headers: &Headers) -> Headers {
     headers
         .iter()
@@ -254,7 +244,7 @@ pub(crate) fn application_headers(headers: &Headers) -> Headers {
         .collect()
 }
 
-/// The names that an application may not publish, sorted.
+/// The reserved names among `headers`, sorted. An application may not publish them.
 pub(crate) fn reserved_offenders(headers: &Headers) -> Vec<String> {
     headers
         .iter()
@@ -264,16 +254,19 @@ pub(crate) fn reserved_offenders(headers: &Headers) -> Vec<String> {
         .collect()
 }
 
-/// The reserved headers to write back as they came: those of newer libraries, and optional ones that hold no text.
+/// The reserved headers to write back unchanged: those that a newer library introduced, and
+/// optional ones whose value is not a text.
 fn carried(headers: &Headers) -> Headers {
     let lost_otherwise = |name, value: &HeaderValue| {
         let optional = matches!(name, CAUSATION | ERROR | CLAIM);
+        // `write` omits an optional header without a text, so its value must be carried. Void
+        // counts as absent.
         optional && *value != HeaderValue::Void && text_of(value).is_none()
     };
     headers
         .iter()
         .filter(|(name, value)| {
-            is_reserved(name) && (!KNOWN.contains(name) || lost_otherwise(*name, value))
+            is_reserved(name) && (!ENVELOPE_HEADERS.contains(name) || lost_otherwise(*name, value))
         })
         .map(|(name, value)| (name, value.clone()))
         .collect()
@@ -296,7 +289,7 @@ fn integer(headers: &Headers, name: &str) -> Option<i64> {
     value.as_i64().or_else(|| text_of(value).and_then(decimal))
 }
 
-/// A decimal integer with surrounding space; one that is too large is the largest there is.
+/// Parses a decimal integer, ignoring surrounding space; an out-of-range value saturates.
 fn decimal(text: &str) -> Option<i64> {
     let text = text.trim();
     let (negative, digits) = match text.as_bytes().first()? {
@@ -307,11 +300,12 @@ fn decimal(text: &str) -> Option<i64> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
+    // Only digits are left, so parsing can fail by overflow alone.
     let limit = if negative { i64::MIN } else { i64::MAX };
     Some(text.parse().unwrap_or(limit))
 }
 
-/// A number that counts from 1, held to an i32.
+/// A count of at least 1, clamped to the range of an i32; 1 if missing.
 fn counted(headers: &Headers, name: &str) -> u32 {
     let number = integer(headers, name).unwrap_or(1);
     i32::try_from(number.clamp(1, i32::MAX.into())).map_or(1, i32::unsigned_abs)

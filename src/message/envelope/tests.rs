@@ -1,3 +1,5 @@
+//! Tests of the envelope.
+
 use super::*;
 use proptest::prelude::*;
 
@@ -20,7 +22,7 @@ fn written(envelope: &Envelope) -> Headers {
 }
 
 #[test]
-fn a_foreign_message_has_every_default() {
+fn foreign_message_gets_all_defaults() {
     let envelope = read(&Headers::new());
     assert_eq!(envelope.id(), "new");
     assert_eq!(envelope.kind(), "order.placed");
@@ -36,7 +38,7 @@ fn a_foreign_message_has_every_default() {
 }
 
 #[test]
-fn the_id_is_the_header_then_the_property_then_a_new_one() {
+fn id_prefers_header_then_property_then_new() {
     let read = |header: Option<&str>, property: Option<&str>| {
         let headers = header.map(|id| (ID, id)).into_iter().collect();
         let properties = Properties {
@@ -55,7 +57,7 @@ fn the_id_is_the_header_then_the_property_then_a_new_one() {
 }
 
 #[test]
-fn texts_are_read_and_empty_ones_are_absent() {
+fn empty_texts_are_absent() {
     let all = |text: &str| {
         let names = [CORRELATION, CAUSATION, ORIGIN, ERROR, CLAIM];
         read(&names.map(|name| (name, text)).into_iter().collect())
@@ -73,7 +75,7 @@ fn texts_are_read_and_empty_ones_are_absent() {
 }
 
 #[test]
-fn counts_are_read_from_any_integer_and_from_decimal_text() {
+fn counts_accept_integers_and_decimal_text() {
     for (value, count) in [
         (HeaderValue::I8(2), 2),
         (HeaderValue::U8(200), 200),
@@ -123,7 +125,7 @@ fn counts_are_read_from_any_integer_and_from_decimal_text() {
 }
 
 #[test]
-fn a_first_seen_of_any_odd_shape_is_no_age_and_is_mended_on_the_next_copy() {
+fn malformed_first_seen_gives_no_age_until_the_next_copy() {
     for value in [
         HeaderValue::I64(0),
         HeaderValue::I64(-1),
@@ -140,9 +142,9 @@ fn a_first_seen_of_any_odd_shape_is_no_age_and_is_mended_on_the_next_copy() {
         let envelope = read_one(FIRST_SEEN, value.clone());
         assert_eq!(envelope.first_seen_millis(), None, "{value:?}");
         assert_eq!(envelope.age(NOW), None, "{value:?}");
-        let mended = written(&envelope);
+        let repaired = written(&envelope);
         assert_eq!(
-            mended.get(FIRST_SEEN),
+            repaired.get(FIRST_SEEN),
             Some(&HeaderValue::I64(NOW)),
             "{value:?}"
         );
@@ -150,8 +152,8 @@ fn a_first_seen_of_any_odd_shape_is_no_age_and_is_mended_on_the_next_copy() {
 }
 
 #[test]
-fn a_first_seen_in_the_past_is_an_age_and_is_kept() {
-    // The second is an age in seconds by mistake: half a century old, so that a limit gives it up at once.
+fn past_first_seen_gives_an_age_and_is_kept() {
+    // The second value is in seconds by mistake: the message looks half a century old.
     for millis in [NOW, 1_760_000_000] {
         for value in [HeaderValue::I64(millis), format!(" {millis} ").into()] {
             let envelope = read_one(FIRST_SEEN, value);
@@ -163,12 +165,12 @@ fn a_first_seen_in_the_past_is_an_age_and_is_kept() {
             );
         }
     }
-    // A clock that was set back makes no age below zero.
+    // A clock that was set back does not make the age negative.
     assert_eq!(read_one(FIRST_SEEN, NOW).age(NOW - 5), Some(Duration::ZERO));
 }
 
 #[test]
-fn a_new_message_writes_the_wire_types_of_the_contract_and_nothing_else() {
+fn new_message_writes_the_wire_types_of_the_contract() {
     let envelope = Envelope::build("order.placed", None, "shop@pod", NOW, "id-1".to_owned());
     let expected = Headers::from_iter([
         (ID, HeaderValue::from("id-1")),
@@ -186,7 +188,7 @@ fn a_new_message_writes_the_wire_types_of_the_contract_and_nothing_else() {
 }
 
 #[test]
-fn attempt_and_error_change_for_a_copy() {
+fn copy_changes_attempt_and_error() {
     let envelope = read(&Headers::new());
     assert_eq!(envelope.clone().with_attempt(0).attempt(), 1);
     let last = envelope.clone().with_attempt(u32::MAX);
@@ -200,7 +202,7 @@ fn attempt_and_error_change_for_a_copy() {
 }
 
 #[test]
-fn reserved_headers_that_have_no_getter_go_on_as_they_came() {
+fn unknown_reserved_headers_are_written_back_unchanged() {
     let route = HeaderValue::Array(vec![1_u8.into(), "b".into()]);
     let headers = Headers::from_iter([
         ("x-acemq-route", route.clone()),
@@ -228,7 +230,7 @@ fn reserved_headers_that_have_no_getter_go_on_as_they_came() {
 }
 
 #[test]
-fn writing_replaces_what_is_reserved_and_leaves_the_rest() {
+fn write_replaces_reserved_headers_only() {
     let mut headers =
         Headers::from_iter([("x-acemq-stale", "x"), (ERROR, "old"), ("tenant", "acme")]);
     read(&Headers::new()).write(&mut headers, NOW);
@@ -237,7 +239,7 @@ fn writing_replaces_what_is_reserved_and_leaves_the_rest() {
 }
 
 #[test]
-fn the_reserved_prefix_is_a_namespace() {
+fn reserved_prefix_is_matched_exactly() {
     let headers = Headers::from_iter([
         ("x-acemq-zebra", 1),
         ("x-acemq-id", 1),
@@ -286,7 +288,7 @@ fn values() -> impl Strategy<Value = HeaderValue> {
 
 fn any_headers() -> impl Strategy<Value = Headers> {
     let names = prop_oneof![
-        4 => prop::sample::select(KNOWN.as_slice()).prop_map(str::to_owned),
+        4 => prop::sample::select(ENVELOPE_HEADERS.as_slice()).prop_map(str::to_owned),
         1 => "x-acemq-[a-z-]{0,6}",
         1 => "[a-z-]{0,12}",
     ];
@@ -295,7 +297,7 @@ fn any_headers() -> impl Strategy<Value = Headers> {
 
 proptest! {
     #[test]
-    fn whatever_the_headers_hold_there_is_an_envelope(headers in any_headers()) {
+    fn any_headers_give_an_envelope(headers in any_headers()) {
         let envelope = read(&headers);
         prop_assert!((1..=i32::MAX as u32).contains(&envelope.attempt()));
         prop_assert!((1..=i32::MAX as u32).contains(&envelope.version()));
@@ -307,7 +309,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_written_is_read_again(headers in any_headers()) {
+    fn written_envelope_reads_back_equal(headers in any_headers()) {
         let first = read(&headers);
         let second = read(&written(&first));
         let expected = Envelope { first_seen: first.first_seen.or(Some(NOW)), ..first };
@@ -316,14 +318,14 @@ proptest! {
     }
 
     #[test]
-    fn application_headers_are_left_alone(headers in any_headers()) {
+    fn write_keeps_application_headers(headers in any_headers()) {
         let mut copy = headers.clone();
         read(&headers).write(&mut copy, NOW);
         prop_assert_eq!(application_headers(&copy), application_headers(&headers));
     }
 
     #[test]
-    fn each_hop_adds_one_attempt_for_any_start(attempt in any::<i64>()) {
+    fn each_hop_adds_one_attempt(attempt in any::<i64>()) {
         let envelope = read_one(ATTEMPT, attempt);
         let next = envelope.attempt().saturating_add(1);
         let copy = read(&written(&envelope.clone().with_attempt(next)));

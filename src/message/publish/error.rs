@@ -1,39 +1,38 @@
-//! A publish that failed, and what can be done about it.
+//! The outcome of a publish, and the error for a failed one.
 
 use super::Publish;
 use crate::message::codec::CodecError;
-
 use std::error::Error;
 use std::fmt;
 
-/// A publish that failed. [`into_message`](Self::into_message) gives the message back.
+/// A failed publish. [`into_message`](Self::into_message) returns the message.
 ///
-/// What to do next depends on whether the broker may have the message: only after [`is_unknown`](Self::is_unknown) can
-/// publishing it again make a duplicate.
+/// The next step depends on whether the broker may have the message: publishing it again can create
+/// a duplicate only if [`is_unknown`](Self::is_unknown) is true.
 #[derive(Debug)]
 pub struct PublishError {
     kind: PublishErrorKind,
     message: Option<Box<Publish>>,
 }
 
-/// How one copy or publish ended.
+/// The outcome of one publish, of a message or of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PublishResult {
-    /// A queue has it.
+    /// The broker confirmed the message.
     Confirmed,
-    /// No queue took it.
+    /// The message was mandatory, and the broker returned it.
     Unroutable(String),
-    /// The broker refused it: a nack.
+    /// The broker refused the message with a nack.
     Nacked,
-    /// It was never written, so the broker does not have it.
+    /// The message was not written to the socket, so the broker does not have it.
     NotSent(String),
-    /// It was written and nobody answered: the broker may have it or not.
+    /// The message was written but not answered: the broker may have it.
     Unknown(UnknownCause),
-    /// The broker closed the channel over this very message.
+    /// The broker closed the channel because of this message.
     ChannelClosed(String),
 }
 
-/// Why there is no answer.
+/// Why a publish was not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum UnknownCause {
     Timeout,
@@ -51,14 +50,12 @@ pub(crate) enum PublishErrorKind {
 }
 
 impl PublishErrorKind {
-    /// `None` when it was confirmed.
+    /// Converts the outcome of a publish; `None` if it was confirmed.
     pub(crate) fn of(result: PublishResult) -> Option<Self> {
         match result {
             PublishResult::Confirmed => None,
             PublishResult::Unroutable(text) => Some(Self::Unroutable(text)),
-            PublishResult::Nacked => Some(Self::Refused(
-                "the broker could not take it (nack)".to_owned(),
-            )),
+            PublishResult::Nacked => Some(Self::Refused("the broker refused it (nack)".to_owned())),
             PublishResult::ChannelClosed(text) => Some(Self::Refused(text)),
             PublishResult::NotSent(reason) => Some(Self::NotSent(reason)),
             PublishResult::Unknown(UnknownCause::Timeout) => Some(Self::Unknown(
@@ -81,14 +78,14 @@ impl PublishError {
         Self::new(PublishErrorKind::Encoding(error.to_string()), None)
     }
 
-    /// No queue took the message, and it was `mandatory`.
+    /// The message was mandatory and no queue is bound for it. The broker does not have it.
     #[must_use]
     pub fn is_unroutable(&self) -> bool {
         matches!(self.kind, PublishErrorKind::Unroutable(_))
     }
 
-    /// The message was refused (an exchange that does not exist, no permission, a nack), or not even sent (the connection is
-    /// closed, lost or blocked): the broker does not have it.
+    /// The broker does not have the message: it refused it (missing exchange, missing permission, a
+    /// nack), or the message was not sent (the connection is closed, lost or blocked).
     #[must_use]
     pub fn is_refused(&self) -> bool {
         matches!(
@@ -97,14 +94,17 @@ impl PublishError {
         )
     }
 
-    /// The message was sent and nobody answered: the broker may have it or not. Also when the broker closed the channel over
-    /// another message that was on its way at the same time.
+    /// The message was sent but not answered, so the broker may have it.
+    ///
+    /// This happens on a timeout, if the connection is lost before the answer, and if the broker
+    /// closes the channel because of another message that is in flight at the same time.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         matches!(self.kind, PublishErrorKind::Unknown(_))
     }
 
-    /// The message itself cannot be published: its payload, a name, a header. Trying again cannot help.
+    /// The message cannot be published because of its payload, a name or a header. Retrying does
+    /// not help.
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         matches!(
@@ -113,8 +113,10 @@ impl PublishError {
         )
     }
 
-    /// The message, to be kept or published again; `None` when it could not even be encoded, and after
-    /// [`Connection::replay`](crate::Connection::replay), which leaves it where it was.
+    /// Consumes the error and returns the message, to be stored or published again.
+    ///
+    /// `None` if the payload could not be encoded, and for
+    /// [`Connection::replay`](crate::Connection::replay), which leaves the message in its queue.
     #[must_use]
     pub fn into_message(self) -> Option<Publish> {
         self.message.map(|message| *message)

@@ -1,4 +1,4 @@
-//! A message to be published, and what became of it.
+//! A message to publish, and its validation.
 
 pub(crate) mod error;
 
@@ -7,19 +7,16 @@ use super::copy::header_frame_len;
 use super::delivery::{Body, Outgoing};
 use super::envelope::{Envelope, reserved_offenders};
 use super::headers::{HeaderValue, Headers, Properties};
-use super::id::new_id;
+use super::wire::{PERSISTENT, RESERVED_PREFIX, TRANSIENT, new_id};
 use crate::naming;
 use error::PublishErrorKind;
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
 
-const TRANSIENT: u8 = 1;
-const PERSISTENT: u8 = 2;
-
-/// A message to be published: payload, where to, and what goes with it.
+/// A message to publish: its payload, destination, metadata and properties.
 ///
-/// It is persistent, not `mandatory`, and goes to the default exchange until it is told otherwise.
+/// By default a message is persistent, not mandatory, and goes to the default exchange.
 ///
 /// ```
 /// use rungmq::Publish;
@@ -52,30 +49,30 @@ pub struct Publish {
 }
 
 impl Publish {
-    /// A JSON payload (`application/json`).
+    /// Creates a message with a JSON payload (`application/json`).
     ///
     /// # Errors
     ///
-    /// When the payload cannot be written as JSON.
+    /// Returns an error if the payload cannot be encoded as JSON.
     pub fn json<T: Serialize + ?Sized>(payload: &T) -> Result<Self, CodecError> {
         Self::encoded(&Json, payload)
     }
 
-    /// A text payload (`text/plain; charset=utf-8`).
+    /// Creates a message with a text payload (`text/plain; charset=utf-8`).
     pub fn text(payload: impl Into<String>) -> Self {
         Self::raw(payload.into().into_bytes(), "text/plain; charset=utf-8")
     }
 
-    /// A payload of bytes (`application/octet-stream`).
+    /// Creates a message with a payload of raw bytes (`application/octet-stream`).
     pub fn bytes(payload: impl Into<Vec<u8>>) -> Self {
         Self::raw(payload.into(), "application/octet-stream")
     }
 
-    /// A payload written by a codec of your choice, with its content type.
+    /// Creates a message with a payload encoded by `codec`, and the content type of the codec.
     ///
     /// # Errors
     ///
-    /// When the codec cannot write the payload.
+    /// Returns the error of the codec.
     pub fn encoded<T: ?Sized>(codec: &impl Encode<T>, payload: &T) -> Result<Self, CodecError> {
         Ok(Self::raw(codec.encode(payload)?, codec.content_type()))
     }
@@ -100,86 +97,93 @@ impl Publish {
         }
     }
 
-    /// The exchange. Defaults to the default exchange, which takes the routing key as the name of a queue.
+    /// Sets the exchange. Defaults to the default exchange, which routes to the queue named by the
+    /// routing key.
     pub fn exchange(mut self, exchange: impl Into<String>) -> Self {
         self.exchange = exchange.into();
         self
     }
 
-    /// The routing key. Defaults to an empty one.
+    /// Sets the routing key. Defaults to an empty one.
     pub fn routing_key(mut self, routing_key: impl Into<String>) -> Self {
         self.routing_key = routing_key.into();
         self
     }
 
-    /// Whether a message that no queue takes is an error ([`PublishError::is_unroutable`](crate::PublishError::is_unroutable)). Defaults to false: the broker
-    /// drops it without a word.
+    /// Sets whether an unroutable message is an error
+    /// ([`PublishError::is_unroutable`](crate::PublishError::is_unroutable)). Defaults to false:
+    /// the broker silently drops an unroutable message.
     pub fn mandatory(mut self, mandatory: bool) -> Self {
         self.mandatory = mandatory;
         self
     }
 
-    /// What kind of message it is (`x-acemq-type`). Defaults to the routing key.
+    /// Sets the kind of message (`x-acemq-type`). Defaults to the routing key.
     pub fn kind(mut self, kind: impl Into<String>) -> Self {
         self.kind = Some(kind.into());
         self
     }
 
-    /// The message's id (`x-acemq-id`, and AMQP's `message_id` up to 255 bytes). Defaults to a new UUID.
+    /// Sets the id (`x-acemq-id`, and AMQP's `message_id` if it has at most 255 bytes). Defaults to
+    /// a new UUID for each publish.
     pub fn id(mut self, id: impl Into<String>) -> Self {
+        // An empty id counts as absent.
         self.id = Some(id.into()).filter(|id| !id.is_empty());
         self
     }
 
-    /// What the message belongs to (`x-acemq-correlation`). Defaults to its id.
+    /// Sets the id that related messages share (`x-acemq-correlation`). Defaults to the id of the
+    /// message.
     pub fn correlation(mut self, correlation: impl Into<String>) -> Self {
         self.correlation = Some(correlation.into());
         self
     }
 
-    /// The id of the message that caused this one (`x-acemq-causation`). There is none by default.
+    /// Sets the id of the message that caused this one (`x-acemq-causation`). None by default.
     pub fn causation(mut self, causation: impl Into<String>) -> Self {
         self.causation = Some(causation.into());
         self
     }
 
-    /// The application's own reference to a payload kept elsewhere (`x-acemq-claim`). There is none by default.
+    /// Sets a reference to a payload that is stored elsewhere (`x-acemq-claim`). None by default.
     pub fn claim(mut self, claim: impl Into<String>) -> Self {
         self.claim = Some(claim.into());
         self
     }
 
-    /// Adds a header of the application's. Names that begin with `x-acemq-` are refused when publishing.
+    /// Sets a header of the application. Publishing fails if a name begins with `x-acemq-`.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<HeaderValue>) -> Self {
         self.headers.insert(name, value);
         self
     }
 
-    /// Whether it survives a restart of the broker, in a durable queue. Defaults to true.
+    /// Sets whether the message survives a restart of the broker, in a durable queue. Defaults to
+    /// true.
     pub fn persistent(mut self, persistent: bool) -> Self {
         self.properties.delivery_mode = Some(if persistent { PERSISTENT } else { TRANSIENT });
         self
     }
 
-    /// Where a reply is wanted.
+    /// Sets the queue or address for a reply.
     pub fn reply_to(mut self, reply_to: impl Into<String>) -> Self {
         self.properties.reply_to = Some(reply_to.into());
         self
     }
 
-    /// AMQP's `correlation_id`, which correlates a reply with its request.
+    /// Sets AMQP's `correlation_id`, which matches a reply with its request.
     pub fn correlation_id(mut self, correlation_id: impl Into<String>) -> Self {
         self.properties.correlation_id = Some(correlation_id.into());
         self
     }
 
-    /// The content type, in place of the codec's.
+    /// Replaces the content type of the codec.
     pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
         self.properties.content_type = Some(content_type.into());
         self
     }
 
-    /// Changes any AMQP property. `message_id` is always the message's id.
+    /// Changes any AMQP property. A `message_id` set here is overwritten with the id of the
+    /// message.
     ///
     /// ```
     /// # use rungmq::Publish;
@@ -194,19 +198,20 @@ impl Publish {
         self
     }
 
-    /// The exchange that it goes to.
+    /// The exchange the message goes to.
     #[must_use]
     pub fn target_exchange(&self) -> &str {
         &self.exchange
     }
 
-    /// The body as it goes on the wire.
+    /// The encoded body.
     #[must_use]
     pub fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// What goes on the wire, after everything is checked that would break the connection.
+    /// Checks the message and builds its wire form. Everything that would make the broker close the
+    /// connection is an error here.
     pub(crate) fn outgoing(
         &self,
         origin: &str,
@@ -216,10 +221,11 @@ impl Publish {
         let offenders = reserved_offenders(&self.headers);
         if !offenders.is_empty() {
             return Err(PublishErrorKind::Invalid(format!(
-                "header names that begin with x-acemq- are the library's own: {}",
+                "header names that begin with {RESERVED_PREFIX} are reserved: {}",
                 offenders.join(", ")
             )));
         }
+        // Not stored in `self`: a message without an id gets a new one for each publish.
         let id = self.id.clone().unwrap_or_else(new_id);
         let envelope = Envelope::build(
             &self.routing_key,
@@ -241,6 +247,7 @@ impl Publish {
             ..self.properties.clone()
         };
         self.check_lengths(&properties, &headers)?;
+        // AMQP cannot split a content header over frames, so the headers must fit one.
         let frame = header_frame_len(&properties, &headers);
         if frame > frame_max {
             return Err(PublishErrorKind::Invalid(format!(
@@ -258,7 +265,8 @@ impl Publish {
         Ok((envelope, outgoing))
     }
 
-    /// amiquip writes a text that is too long as a corrupt frame, for which the broker closes the connection.
+    /// amiquip encodes a text that is too long as a corrupt frame, and the broker closes the
+    /// connection for it.
     fn check_lengths(
         &self,
         properties: &Properties,
@@ -287,7 +295,7 @@ impl Publish {
     }
 }
 
-/// Shows the body's length in place of the body.
+/// Shows the length of the body in place of the body.
 impl fmt::Debug for Publish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Publish")
@@ -311,7 +319,7 @@ fn check_headers(headers: &Headers) -> Result<(), PublishErrorKind> {
     Ok(())
 }
 
-/// RabbitMQ closes the connection over a float that is no number.
+/// Refuses NaN and infinite floats, for which RabbitMQ closes the connection.
 fn check_value(name: &str, value: &HeaderValue) -> Result<(), PublishErrorKind> {
     let not_finite = match value {
         HeaderValue::Table(table) => return check_headers(table),
@@ -324,7 +332,7 @@ fn check_value(name: &str, value: &HeaderValue) -> Result<(), PublishErrorKind> 
     };
     if not_finite {
         return Err(PublishErrorKind::Invalid(format!(
-            "the header {name:?} is a float that is no finite number, which RabbitMQ cannot read"
+            "the header {name:?} is NaN or infinite, which RabbitMQ does not accept"
         )));
     }
     Ok(())
@@ -336,7 +344,7 @@ mod tests {
     use crate::message::publish::error::PublishError;
 
     #[test]
-    fn debug_output_has_the_length_of_the_body_and_not_the_body() {
+    fn debug_output_hides_the_body() {
         let message = Publish::text("secret");
         let error = PublishError::new(
             PublishErrorKind::Refused("nack".to_owned()),

@@ -1,4 +1,4 @@
-//! How often a message is delivered, and how long it waits in between.
+//! Retry policies: the number of attempts and the delays between them.
 
 use crate::naming::delay_text;
 use std::error::Error;
@@ -8,13 +8,13 @@ use std::time::Duration;
 /// The jitter of [`RetryPolicy::exponential`].
 const EXPONENTIAL_JITTER: f64 = 0.2;
 
-/// A wait spent in the consumer is never shorter, whatever its jitter.
+/// The minimum of a non-zero delay in the consumer after jitter.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
-/// How often a message is delivered before it is given up, and how long it waits in between.
+/// How many times a message is delivered before it is given up, and the delays in between.
 ///
-/// `attempts` counts deliveries, the first one included: five attempts are the first delivery and four retries. Policies
-/// are immutable and cheap to clone. Defaults to [`RetryPolicy::none`].
+/// Attempts include the first delivery: five attempts are one delivery and four retries. A policy
+/// is immutable and cheap to clone. The default is [`RetryPolicy::none`].
 ///
 /// ```
 /// use rungmq::RetryPolicy;
@@ -35,7 +35,7 @@ pub struct RetryPolicy {
     shape: Shape,
     attempts: u32,
     jitter: f64,
-    /// Zero is no limit.
+    /// The age limit; zero means none.
     limit: Duration,
 }
 
@@ -46,19 +46,24 @@ enum Shape {
     Exponential { initial: Duration, cap: Duration },
 }
 
-/// What follows when a delivery has failed in a way that may be retried.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Step {
-    /// It waits, without jitter this long, and is delivered again.
-    Wait(Duration),
-    /// No attempt is left.
+/// What follows a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NextStep {
+    /// A wait in the consumer. Jitter is not included. The consumer shortens a wait of more than 15
+    /// minutes to 15 minutes; this is the full delay of the policy.
+    Thread(Duration),
+    /// A wait on the broker, in the rung with this delay.
+    Rung(Duration),
+    /// The message is dead-lettered after its last attempt.
     OutOfAttempts,
-    /// The message is at least this old.
-    TooOld(Duration),
+    /// The message is dead-lettered because it has reached the age of
+    /// [`RetryPolicy::give_up_after`].
+    TooOld,
 }
 
 impl RetryPolicy {
-    /// One delivery and no retry.
+    /// A policy with one delivery and no retries.
     #[must_use]
     pub const fn none() -> Self {
         Self {
@@ -69,11 +74,12 @@ impl RetryPolicy {
         }
     }
 
-    /// The same `delay` before every retry, without jitter. A delay of zero is a retry at once.
+    /// A policy with the same `delay` before every retry and no jitter. A delay of zero retries
+    /// immediately.
     ///
     /// # Errors
     ///
-    /// `attempts` is 0.
+    /// Returns an error if `attempts` is 0.
     pub fn fixed(attempts: u32, delay: Duration) -> Result<Self, PolicyError> {
         if attempts == 0 {
             return Err(PolicyError::NoAttempts);
@@ -85,11 +91,12 @@ impl RetryPolicy {
         })
     }
 
-    /// `initial` before the first retry, then twice the last delay until `cap`; with a jitter of 0.2.
+    /// A policy that waits `initial` before the first retry and doubles the delay for each further
+    /// one, up to `cap`. The jitter is 0.2.
     ///
     /// # Errors
     ///
-    /// `attempts` is 0, `initial` is zero, or `cap` is below `initial`.
+    /// Returns an error if `attempts` is 0, `initial` is zero, or `cap` is below `initial`.
     pub fn exponential(
         attempts: u32,
         initial: Duration,
@@ -112,52 +119,55 @@ impl RetryPolicy {
         })
     }
 
-    /// Spreads waits by up to `jitter` of their length, both ways and evenly: 0.2 makes 10 s anything from 8 s to 12 s.
+    /// Sets the jitter, a fraction of each delay. Delays are spread evenly in both directions: with
+    /// a jitter of 0.2, a delay of 10 s becomes 8 s to 12 s.
     ///
-    /// Only waits in the consumer are spread. A wait in a retry queue is as long as the queue's name says.
+    /// Jitter applies to waits in the consumer only. A wait in a rung always has the delay of the
+    /// rung.
     ///
     /// # Errors
     ///
-    /// `jitter` is not a number from 0 to 1.
+    /// Returns an error if `jitter` is not between 0 and 1.
     pub fn with_jitter(self, jitter: f64) -> Result<Self, PolicyError> {
         if !(0.0..=1.0).contains(&jitter) {
             return Err(PolicyError::Jitter(jitter));
         }
         Ok(Self {
-            // `contains` lets -0.0 in, which would show as "-0".
+            // The range contains -0.0, which would be displayed as "-0".
             jitter: jitter.abs(),
             ..self
         })
     }
 
-    /// Gives up on a message that has reached this `age` when it fails, however many attempts are left.
+    /// Sets an age limit: a message that has reached `age` when its handler fails is given up, even
+    /// with attempts left.
     ///
-    /// The age counts from the first time the message was published, by the publisher's clock. Defaults to zero, which is no
-    /// limit; a message whose age is unknown is retried.
+    /// The age counts from the first publish, by the clock of the publisher. Defaults to zero,
+    /// which means no limit. A message of unknown age is retried.
     #[must_use]
     pub fn give_up_after(self, age: Duration) -> Self {
         Self { limit: age, ..self }
     }
 
-    /// How many deliveries there are at most, the first one included; at least 1.
+    /// The maximum number of deliveries, including the first one; at least 1.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// The share of a wait that jitter may add or take away, from 0 to 1.
+    /// The jitter, a fraction of each delay from 0 to 1.
     #[must_use]
     pub fn jitter(&self) -> f64 {
         self.jitter
     }
 
-    /// The age at which a message is given up, or `None` for no limit.
+    /// The age limit; `None` means no limit.
     #[must_use]
     pub fn limit(&self) -> Option<Duration> {
         (!self.limit.is_zero()).then_some(self.limit)
     }
 
-    /// The wait after each attempt but the last, without jitter: one fewer than there are attempts.
+    /// The delays after each attempt but the last, without jitter. There is one less than attempts.
     pub fn schedule(
         &self,
     ) -> impl DoubleEndedIterator<Item = Duration> + ExactSizeIterator + use<> {
@@ -165,9 +175,9 @@ impl RetryPolicy {
         (1..self.attempts).map(move |attempt| policy.base(attempt))
     }
 
-    /// The wait after `attempt` has failed, without jitter, in whole milliseconds (rounded up).
+    /// The delay after a failed `attempt`, without jitter, rounded up to whole milliseconds.
     ///
-    /// Attempts count from 1; 0 is taken for 1. Attempts past the last go on by the same rule.
+    /// Attempts count from 1; 0 is treated as 1. The same rule holds for attempts beyond the last.
     #[must_use]
     pub fn base(&self, attempt: u32) -> Duration {
         let delay = match self.shape {
@@ -178,7 +188,8 @@ impl RetryPolicy {
         rounded_up(delay)
     }
 
-    /// The wait `delay` with this policy's jitter; `uniform` is the caller's random number from [0, 1).
+    /// Applies jitter to `delay`; `uniform` is a random number from [0, 1) that the caller
+    /// provides.
     pub(crate) fn jittered(&self, delay: Duration, uniform: f64) -> Duration {
         if delay.is_zero() {
             return delay;
@@ -186,33 +197,52 @@ impl RetryPolicy {
         if self.jitter == 0.0 {
             return delay.max(SHORTEST_WAIT);
         }
+        // `uniform` is in [0, 1), so the factor is in [1 - jitter, 1 + jitter).
         let factor = 1.0 + self.jitter * (2.0 * uniform - 1.0);
+        // Fails only above the largest duration.
         Duration::try_from_secs_f64(delay.as_secs_f64() * factor)
             .unwrap_or(Duration::MAX)
             .max(SHORTEST_WAIT)
     }
 
-    /// What follows when `attempt` has failed on a message of that `age`.
-    pub(crate) fn step(&self, attempt: u32, age: Option<Duration>) -> Step {
+    /// What follows a failed `attempt` of a message with this `age`, which is `None` if unknown.
+    pub(crate) fn next_step(
+        &self,
+        attempt: u32,
+        age: Option<Duration>,
+        threshold: Duration,
+    ) -> NextStep {
         if attempt >= self.attempts {
-            return Step::OutOfAttempts;
+            // Also for attempts beyond the last, which a shortened policy leaves behind.
+            return NextStep::OutOfAttempts;
         }
-        match (self.limit(), age) {
-            (Some(limit), Some(age)) if age >= limit => Step::TooOld(limit),
-            _ => Step::Wait(self.base(attempt)),
+        let too_old = self
+            .limit()
+            .zip(age)
+            .is_some_and(|(limit, age)| age >= limit);
+        if too_old {
+            return NextStep::TooOld;
+        }
+        let delay = self.base(attempt);
+        if in_broker(delay, threshold) {
+            NextStep::Rung(delay)
+        } else {
+            NextStep::Thread(delay)
         }
     }
 }
 
-/// Whether a wait is spent on the broker, in a retry queue, and not in the consumer: never where there is no threshold, and
-/// so never for a delay of zero.
+/// Whether a delay is spent on the broker, in a rung. A threshold of zero means never, so a delay
+/// of zero is always spent in the consumer.
 pub(crate) fn in_broker(delay: Duration, threshold: Duration) -> bool {
     !threshold.is_zero() && delay >= threshold
 }
 
+/// `initial`, doubled `times` times, at most `cap`.
 fn doubled(initial: Duration, mut times: u32, cap: Duration) -> Duration {
     let mut delay = initial;
     while times > 0 && delay < cap {
+        // A shift of 32 would overflow the factor.
         let step = times.min(31);
         delay = delay.saturating_mul(1 << step).min(cap);
         times -= step;
@@ -223,6 +253,7 @@ fn doubled(initial: Duration, mut times: u32, cap: Duration) -> Duration {
 fn rounded_up(delay: Duration) -> Duration {
     match delay.subsec_nanos() % 1_000_000 {
         0 => delay,
+        // The largest delay cannot be rounded up and stays as it is.
         over => delay.saturating_add(Duration::from_nanos(u64::from(1_000_000 - over))),
     }
 }
@@ -265,19 +296,19 @@ impl fmt::Display for RetryPolicy {
     }
 }
 
-/// A [`RetryPolicy`] that makes no sense.
+/// An invalid [`RetryPolicy`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// There were to be 0 attempts. The first delivery counts: [`RetryPolicy::none`] has 1.
+    /// The number of attempts is 0. The first delivery counts, so the minimum is 1.
     NoAttempts,
-    /// The jitter is not a number from 0 to 1.
+    /// The jitter is not between 0 and 1.
     Jitter(f64),
-    /// An exponential policy was to begin with a delay of zero, which stays zero however often it doubles.
+    /// The initial delay of an exponential policy is zero. Doubling it would leave it zero.
     NoInitialDelay,
-    /// The cap of an exponential policy is below its first delay.
+    /// The cap of an exponential policy is below its initial delay.
     CapBelowInitial {
-        /// The first delay.
+        /// The initial delay.
         initial: Duration,
         /// The cap.
         cap: Duration,
@@ -290,19 +321,16 @@ impl fmt::Display for PolicyError {
             Self::NoAttempts => {
                 write!(
                     f,
-                    "0 attempts: the first delivery counts, so there is at least 1"
+                    "0 attempts: the first delivery counts, so the minimum is 1"
                 )
             }
-            Self::Jitter(jitter) => write!(
-                f,
-                "jitter {jitter}: it is the share of a wait to spread it by, from 0 to 1"
-            ),
+            Self::Jitter(jitter) => write!(f, "jitter {jitter}: it must be between 0 and 1"),
             Self::NoInitialDelay => write!(
                 f,
                 "initial delay 0: doubling leaves it 0 (a fixed policy may have a delay of 0)"
             ),
             Self::CapBelowInitial { initial, cap } => {
-                write!(f, "cap {cap:?}: it is below the initial delay {initial:?}")
+                write!(f, "cap {cap:?}: below the initial delay {initial:?}")
             }
         }
     }

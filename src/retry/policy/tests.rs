@@ -1,3 +1,5 @@
+//! Tests of retry policies.
+
 use super::*;
 use proptest::prelude::*;
 
@@ -6,9 +8,9 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 #[test]
-fn nonsense_is_refused_with_what_and_why() {
+fn invalid_policies_are_refused_with_a_reason() {
     let refused = |result: Result<RetryPolicy, PolicyError>| result.unwrap_err().to_string();
-    let attempts = "0 attempts: the first delivery counts, so there is at least 1";
+    let attempts = "0 attempts: the first delivery counts, so the minimum is 1";
     assert_eq!(refused(RetryPolicy::fixed(0, secs(1))), attempts);
     assert_eq!(
         refused(RetryPolicy::exponential(0, secs(1), secs(2))),
@@ -24,7 +26,7 @@ fn nonsense_is_refused_with_what_and_why() {
             secs(2),
             Duration::from_millis(1999)
         )),
-        "cap 1.999s: it is below the initial delay 2s"
+        "cap 1.999s: below the initial delay 2s"
     );
     for (jitter, shown) in [
         (1.1, "1.1"),
@@ -34,13 +36,13 @@ fn nonsense_is_refused_with_what_and_why() {
     ] {
         assert_eq!(
             refused(RetryPolicy::none().with_jitter(jitter)),
-            format!("jitter {shown}: it is the share of a wait to spread it by, from 0 to 1")
+            format!("jitter {shown}: it must be between 0 and 1")
         );
     }
 }
 
 #[test]
-fn the_edges_of_sense_are_accepted() {
+fn boundary_values_are_accepted() {
     assert!(RetryPolicy::fixed(1, Duration::ZERO).is_ok());
     assert!(RetryPolicy::exponential(1, secs(1), secs(1)).is_ok());
     for jitter in [0.0, 1.0] {
@@ -72,7 +74,7 @@ fn defaults() {
 }
 
 #[test]
-fn one_line_says_it_all() {
+fn display_is_one_line() {
     let fixed = RetryPolicy::fixed(4, secs(30)).unwrap();
     let exponential = RetryPolicy::exponential(5, secs(1), secs(60)).unwrap();
     assert_eq!(RetryPolicy::none().to_string(), "none");
@@ -92,7 +94,7 @@ fn one_line_says_it_all() {
 }
 
 #[test]
-fn delays_are_whole_milliseconds_rounded_up_after_doubling() {
+fn delays_are_rounded_up_after_doubling() {
     let policy = RetryPolicy::exponential(5, Duration::from_micros(300), secs(1)).unwrap();
     let millis: Vec<_> = policy.schedule().map(|delay| delay.as_micros()).collect();
     assert_eq!(millis, [1000, 1000, 2000, 3000]);
@@ -116,7 +118,7 @@ fn nothing_overflows() {
 }
 
 #[test]
-fn the_broker_waits_only_where_both_delay_and_threshold_say_so() {
+fn delay_and_threshold_decide_where_to_wait() {
     assert!(in_broker(secs(30), secs(30)));
     assert!(!in_broker(secs(30) - Duration::from_nanos(1), secs(30)));
     assert!(!in_broker(secs(30), Duration::ZERO));
@@ -124,7 +126,7 @@ fn the_broker_waits_only_where_both_delay_and_threshold_say_so() {
 }
 
 #[test]
-fn jitter_reaches_both_ways() {
+fn jitter_spreads_in_both_directions() {
     let policy = RetryPolicy::fixed(2, secs(10))
         .unwrap()
         .with_jitter(0.5)
@@ -146,16 +148,17 @@ fn jitter_reaches_both_ways() {
 }
 
 #[test]
-fn an_age_equal_to_the_limit_gives_up_but_attempts_come_first() {
+fn age_limit_is_inclusive_and_attempts_come_first() {
     let policy = RetryPolicy::fixed(3, secs(1))
         .unwrap()
         .give_up_after(secs(5));
     let just_below = secs(5) - Duration::from_nanos(1);
-    assert_eq!(policy.step(2, Some(just_below)), Step::Wait(secs(1)));
-    assert_eq!(policy.step(2, Some(secs(5))), Step::TooOld(secs(5)));
-    assert_eq!(policy.step(2, None), Step::Wait(secs(1)));
-    assert_eq!(policy.step(3, Some(secs(5))), Step::OutOfAttempts);
-    assert_eq!(policy.step(4, None), Step::OutOfAttempts);
+    let next = |attempt, age| policy.next_step(attempt, age, secs(30));
+    assert_eq!(next(2, Some(just_below)), NextStep::Thread(secs(1)));
+    assert_eq!(next(2, Some(secs(5))), NextStep::TooOld);
+    assert_eq!(next(2, None), NextStep::Thread(secs(1)));
+    assert_eq!(next(3, Some(secs(5))), NextStep::OutOfAttempts);
+    assert_eq!(next(4, None), NextStep::OutOfAttempts);
 }
 
 fn durations() -> impl Strategy<Value = Duration> {
@@ -170,17 +173,18 @@ fn durations() -> impl Strategy<Value = Duration> {
 
 proptest! {
     #[test]
-    fn exponential_delays_rise_up_to_the_cap(
+    fn exponential_delays_rise_to_the_cap(
         attempts in 1..200_u32, a in durations(), b in durations(),
     ) {
-        let (initial, cap) = (a.min(b).max(Duration::from_nanos(1)), a.max(b).max(Duration::from_nanos(1)));
+        let shortest = Duration::from_nanos(1);
+        let (initial, cap) = (a.min(b).max(shortest), a.max(b).max(shortest));
         let policy = RetryPolicy::exponential(attempts, initial, cap).unwrap();
         let delays: Vec<_> = policy.schedule().collect();
         prop_assert_eq!(delays.len(), attempts as usize - 1);
         prop_assert!(delays.is_sorted());
         prop_assert!(delays.iter().all(|&d| d >= initial && d <= rounded_up(cap)));
         prop_assert_eq!(policy.base(200), rounded_up(cap));
-        // The plain definition, one doubling at a time.
+        // The definition: one doubling at a time.
         let mut plain = initial;
         for delay in delays {
             prop_assert_eq!(delay, rounded_up(plain));
@@ -189,14 +193,18 @@ proptest! {
     }
 
     #[test]
-    fn fixed_delays_stay(attempts in 1..1_000_001_u32, delay in durations(), attempt in any::<u32>()) {
+    fn fixed_delays_are_constant(
+        attempts in 1..1_000_001_u32, delay in durations(), attempt in any::<u32>(),
+    ) {
         let policy = RetryPolicy::fixed(attempts, delay).unwrap();
         prop_assert_eq!(policy.base(attempt), rounded_up(delay));
         prop_assert_eq!(policy.schedule().len(), attempts as usize - 1);
     }
 
     #[test]
-    fn jitter_stays_within_its_share(delay in durations(), jitter in 0.0..=1.0_f64, uniform in 0.0..1.0_f64) {
+    fn jitter_stays_within_its_fraction(
+        delay in durations(), jitter in 0.0..=1.0_f64, uniform in 0.0..1.0_f64,
+    ) {
         let policy = RetryPolicy::none().with_jitter(jitter).unwrap();
         let wait = policy.jittered(delay, uniform);
         if delay.is_zero() {

@@ -1,4 +1,4 @@
-//! One amiquip channel, and its subscription.
+//! A channel of amiquip behind the seam, with its subscription and its confirms.
 
 use super::failure;
 use super::table::{amqp_properties, properties, table};
@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 pub(super) struct AmqpChannel {
     channel: amiquip::Channel,
-    /// amiquip settles by a delivery of its own making only, so the emptied ones wait here under their tags.
+    /// amiquip's deliveries by tag, emptied of their content. amiquip settles by its own delivery
+    /// only, so they are kept until then.
     unsettled: RefCell<BTreeMap<u64, amiquip::Delivery>>,
 }
 
@@ -30,9 +31,10 @@ impl AmqpChannel {
         }
     }
 
-    /// Takes the content out of amiquip's delivery and keeps the rest for settling.
+    /// Moves the content out of amiquip's delivery and keeps the rest for settling.
     fn take(&self, mut delivery: amiquip::Delivery) -> Delivery {
         let (properties, headers) = properties(&delivery.properties);
+        // Frees the headers, which the emptied delivery does not need.
         delivery.properties = amiquip::AmqpProperties::default();
         let taken = Delivery {
             tag: delivery.delivery_tag(),
@@ -47,8 +49,8 @@ impl AmqpChannel {
         taken
     }
 
-    /// Settles the delivery under `tag`. One that is no longer there has been settled before: a second settlement would
-    /// close the channel, so it is left out.
+    /// Settles the delivery with `tag`. A tag that is no longer known was settled before; it is
+    /// skipped, because a second settlement would make the broker close the channel.
     fn settle(
         &self,
         tag: u64,
@@ -99,9 +101,10 @@ impl Channel for AmqpChannel {
                     auto_delete: *auto_delete,
                     arguments: table(arguments),
                 };
-                // RabbitMQ 4 answers for a queue whose node is down only after more than a minute, because it counts its
-                // messages for the answer. Not asked for one it compares the arguments at once. The second call waits
-                // until that is done.
+                // If the node of a queue is down, RabbitMQ 4 takes more than a minute to answer a
+                // declaration, because the answer contains the message count. With nowait it
+                // compares the arguments and sends no answer. The qos call waits until that is
+                // done: it is answered, or fails with the error of the declaration.
                 self.channel
                     .queue_declare_nowait(name, options)
                     .and_then(|_| self.channel.qos(0, 1, false))
@@ -128,7 +131,7 @@ impl Channel for AmqpChannel {
         .map_err(failure)
     }
 
-    fn limit_prefetch(&self, prefetch: u16) -> Result<(), Failure> {
+    fn set_prefetch(&self, prefetch: u16) -> Result<(), Failure> {
         self.channel.qos(0, prefetch, false).map_err(failure)
     }
 
@@ -150,7 +153,7 @@ impl Channel for AmqpChannel {
         Ok(queue.declared_message_count().unwrap_or(0) as usize)
     }
 
-    fn pull(&self, queue: &str) -> Result<Option<Delivery>, Failure> {
+    fn get(&self, queue: &str) -> Result<Option<Delivery>, Failure> {
         let got = self.channel.basic_get(queue, false).map_err(failure)?;
         Ok(got.map(|got| self.take(got.delivery)))
     }
@@ -160,6 +163,7 @@ impl Channel for AmqpChannel {
             return self.settle(tag, |delivery, channel| delivery.ack(channel));
         }
         let mut settled = self.unsettled.take();
+        // Keeps the tags above `tag`; all others are settled with it.
         self.unsettled
             .replace(settled.split_off(&tag.saturating_add(1)));
         let top = settled.remove(&tag);
@@ -182,6 +186,7 @@ impl Channel for AmqpChannel {
             .channel
             .listen_for_publisher_confirms()
             .map_err(failure)?;
+        // Both listeners are in place before confirm mode starts, so no confirm is lost.
         let returns = self.channel.listen_for_returns().map_err(failure)?;
         self.channel.enable_publisher_confirms().map_err(failure)?;
         Ok(Box::new(AmqpConfirms { confirms, returns }))
@@ -251,7 +256,7 @@ impl Subscription for AmqpSubscription<'_> {
             ConsumerMessage::ServerClosedChannel(error)
             | ConsumerMessage::ServerClosedConnection(error) => Incoming::Ended(failure(error)),
             ConsumerMessage::ClientClosedChannel | ConsumerMessage::ClientClosedConnection => {
-                Incoming::Ended(Failure::Lost("the channel was closed".to_owned()))
+                Incoming::Ended(Failure::Lost("the channel is closed".to_owned()))
             }
         })
     }
@@ -262,7 +267,8 @@ impl Subscription for AmqpSubscription<'_> {
 }
 
 impl Drop for AmqpSubscription<'_> {
-    /// amiquip's I/O thread takes a receiver that is gone for a broken connection, so ours stays until the last message.
+    /// amiquip's I/O thread ends the connection if a receiver is dropped early, so the receiver is
+    /// drained up to the last message.
     fn drop(&mut self) {
         if self.consumer.cancel().is_ok() {
             while let Ok(message) = self.messages.recv() {
@@ -274,7 +280,8 @@ impl Drop for AmqpSubscription<'_> {
     }
 }
 
-/// Both listeners stay for as long as the channel: without one amiquip logs whole messages.
+/// The listeners for confirms and returns. Both live as long as the channel, because without a
+/// listener amiquip logs complete messages.
 struct AmqpConfirms {
     confirms: Receiver<amiquip::Confirm>,
     returns: Receiver<amiquip::Return>,

@@ -1,32 +1,38 @@
-//! Keeps the password out of amiquip's hands: it logs the whole login that it sends, at debug.
+//! Keeps the password from amiquip, which logs the complete login it sends, at debug level.
+//!
+//! amiquip receives a placeholder of the same length, and the socket replaces it on the way out.
 
 use super::url::Authentication;
 use amiquip::Sasl;
 
-/// What the stand-in is made of. No text holds it, and what follows the response on the wire (a length of 5) differs.
-const STAND_IN: u8 = 1;
+/// The byte that fills the placeholder. It occurs in no text, and it differs from the byte after
+/// the response on the wire, a length of 5.
+const PLACEHOLDER: u8 = 1;
 
-/// What amiquip is given to log in with, as long as the real response.
+/// The login for amiquip, with a response as long as the real one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct StandIn {
+pub(super) struct Placeholder {
     mechanism: &'static str,
     response_len: usize,
 }
 
-impl Sasl for StandIn {
+impl Sasl for Placeholder {
     fn mechanism(&self) -> String {
         self.mechanism.to_owned()
     }
 
     fn response(&self) -> String {
-        char::from(STAND_IN).to_string().repeat(self.response_len)
+        char::from(PLACEHOLDER)
+            .to_string()
+            .repeat(self.response_len)
     }
 }
 
-/// The real response, until it has been sent.
+/// The real response.
 pub(super) struct Login {
     mechanism: &'static str,
     response: Vec<u8>,
+    /// The number of bytes of `response` already written.
     sent: usize,
 }
 
@@ -45,15 +51,18 @@ impl Login {
         }
     }
 
-    pub(super) fn stand_in(&self) -> StandIn {
-        StandIn {
+    pub(super) fn placeholder(&self) -> Placeholder {
+        Placeholder {
             mechanism: self.mechanism,
             response_len: self.response.len(),
         }
     }
 
-    /// `bytes` with the response in place of its stand-in, and where in them the response ends; `None` when it is not in
-    /// them. amiquip writes a frame from one buffer, so the stand-in is there whole, or from where the last write ended.
+    /// Replaces the placeholder in `bytes` with the response; returns the result and the end of the
+    /// response in it, or `None` if there is no placeholder.
+    ///
+    /// amiquip writes a frame from one buffer, so the placeholder is complete, or continues at the
+    /// start of `bytes` after a partial write.
     pub(super) fn fill_in(&self, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
         let left = self
             .response
@@ -64,7 +73,8 @@ impl Login {
         } else {
             bytes
                 .windows(left.len())
-                .rposition(|window| window.iter().all(|byte| *byte == STAND_IN))?
+                // The last match: bytes before the placeholder, such as its length, may equal it.
+                .rposition(|window| window.iter().all(|byte| *byte == PLACEHOLDER))?
         };
         let end = start + left.len();
         let mut filled = bytes.to_vec();
@@ -72,7 +82,7 @@ impl Login {
         Some((filled, end))
     }
 
-    /// Takes note that of bytes in which the response ends at `end` only so many were written.
+    /// Records a partial write of `written` bytes, in which the response would end at `end`.
     pub(super) fn wrote(&mut self, written: usize, end: usize) {
         let missing = end.saturating_sub(written);
         self.sent = self.response.len().saturating_sub(missing).max(self.sent);
@@ -96,7 +106,8 @@ mod tests {
         })
     }
 
-    /// What amiquip writes, with `response` in it, and a one before it that belongs to something else.
+    /// A frame as amiquip writes it, with `response` in it and a preceding byte equal to the
+    /// placeholder.
     fn frame(response: &[u8]) -> Vec<u8> {
         let length = (response.len() as u32).to_be_bytes();
         [
@@ -109,11 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn the_response_goes_out_whole_however_the_writes_are_cut() {
-        // 257 and 513 bytes have ones in their length, right before the stand-in.
+    fn response_is_complete_after_any_partial_writes() {
+        // Lengths of 257 and 513 contain the placeholder byte, directly before the placeholder.
         for password in ["", "secret", &"p".repeat(253), &"p".repeat(509)] {
             let real = frame(format!("\0me\0{password}").as_bytes());
-            let given = frame(login(password).stand_in().response().as_bytes());
+            let given = frame(login(password).placeholder().response().as_bytes());
             for size in 1..real.len() {
                 let mut login = login(password);
                 let (mut wire, mut rest) = (Vec::<u8>::new(), &given[..]);
@@ -135,10 +146,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_filled_in_without_a_response() {
+    fn nothing_is_replaced_without_a_response() {
         let login = Login::new(&Authentication::External);
-        assert_eq!(login.stand_in().mechanism(), "EXTERNAL");
-        assert_eq!(login.stand_in().response(), "");
+        assert_eq!(login.placeholder().mechanism(), "EXTERNAL");
+        assert_eq!(login.placeholder().response(), "");
         assert!(login.fill_in(b"\x01\x01\x01").is_none());
     }
 
@@ -147,8 +158,8 @@ mod tests {
         let login = login("secret");
         let shown = format!(
             "{login:?} {:?} {}",
-            login.stand_in(),
-            login.stand_in().response()
+            login.placeholder(),
+            login.placeholder().response()
         );
         assert!(!shown.contains("secret"), "{shown}");
     }

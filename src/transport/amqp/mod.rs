@@ -1,4 +1,7 @@
-//! The transport over a socket: amiquip, behind the crate's own seam.
+//! The transport over a socket, implemented with amiquip.
+//!
+//! The socket is this crate's: it sets `TCP_NODELAY`, has a kill switch, adds TLS, and filters what
+//! amiquip cannot handle. No type of amiquip leaves this module.
 
 mod channel;
 mod guard;
@@ -25,15 +28,15 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How many writes a channel may hand to amiquip's thread before its owner waits: enough to pipeline, few enough to
-/// keep large bodies from piling up.
+/// The number of writes a channel may queue for amiquip's I/O thread before its owner blocks.
+/// Enough for pipelining, and few enough to bound the memory for large bodies.
 const WRITES_IN_FLIGHT: usize = 128;
 
-/// One broker address and how to log in there.
+/// The address of one broker and the login for it.
 #[derive(Debug)]
 pub(crate) struct AmqpTransport {
     pub(crate) url: BrokerUrl,
-    /// What the broker shows about this client.
+    /// The description of this client in the management UI of the broker.
     pub(crate) information: String,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
@@ -43,6 +46,7 @@ impl Transport for AmqpTransport {
     fn dial(&self, limit: Instant, armed: &dyn Fn(KillSwitch)) -> Result<Dialled, String> {
         let tcp = self.connect(limit)?;
         let kill = kill_switch(&tcp)?;
+        // From here on the dialler can abort the TLS handshake and the login.
         armed(kill.clone());
         let activity = Activity::new(Duration::from_secs(self.url.heartbeat.into()));
         let socket = self.socket(tcp, limit, activity.clone())?;
@@ -50,7 +54,12 @@ impl Transport for AmqpTransport {
         let mut connection = self.log_in(socket, limit)?;
         let blocked = connection
             .listen_for_connection_blocked()
-            .map_err(|error| format!("the connection was lost at once: {error}"))?;
+            .map_err(|error| {
+                format!(
+                    "the connection was lost right after the login: {}",
+                    describe(&error)
+                )
+            })?;
         Ok(Dialled {
             link: Box::new(AmqpLink {
                 connection,
@@ -71,8 +80,9 @@ impl AmqpTransport {
     fn connect(&self, limit: Instant) -> Result<TcpStream, String> {
         let addresses = (self.url.host.as_str(), self.url.port)
             .to_socket_addrs()
-            .map_err(|error| format!("the name could not be resolved: {error}"))?;
-        let mut last = "the name has no address".to_owned();
+            .map_err(|error| format!("the host name could not be resolved: {error}"))?;
+        // Every address is tried; the error is that of the last one.
+        let mut last = "the host name has no address".to_owned();
         for address in addresses {
             let left = limit.saturating_duration_since(monotonic());
             if left.is_zero() {
@@ -80,7 +90,8 @@ impl AmqpTransport {
             }
             match TcpStream::connect_timeout(&address, left) {
                 Ok(tcp) => {
-                    // amiquip hands one publish over in three pieces, which Nagle would hold back for 40 ms.
+                    // amiquip writes one publish in three pieces, which Nagle's algorithm delays by
+                    // 40 ms.
                     tcp.set_nodelay(true)
                         .map_err(|error| format!("TCP_NODELAY could not be set: {error}"))?;
                     return Ok(tcp);
@@ -112,7 +123,7 @@ impl AmqpTransport {
     fn log_in(&self, mut socket: Socket, limit: Instant) -> Result<Connection, String> {
         let login = Login::new(&self.url.authentication);
         let options = ConnectionOptions::default()
-            .auth(login.stand_in())
+            .auth(login.placeholder())
             .virtual_host(self.url.virtual_host.clone())
             .heartbeat(self.url.heartbeat)
             .channel_max(self.url.channel_max)
@@ -122,26 +133,30 @@ impl AmqpTransport {
                     .saturating_duration_since(monotonic())
                     .max(Duration::from_millis(1)),
             ));
+        // amiquip sends the placeholder; the socket replaces it.
         socket.log_in(login);
         let tuning = ConnectionTuning::default().mem_channel_bound(WRITES_IN_FLIGHT);
         Connection::insecure_open_stream(socket, options, tuning).map_err(|error| match error {
             Error::InvalidCredentials => format!(
-                "the broker refused the credentials of {}, or closed the connection while it checked them",
+                "the broker refused the credentials of {}, \
+                 or closed the connection while it checked them",
                 self.url.authentication
             ),
-            Error::UnexpectedSocketClose => format!("{error}; is that a RabbitMQ port?"),
-            Error::ConnectionTimeout => "no connection within the limit".to_owned(),
+            Error::UnexpectedSocketClose => {
+                format!("{}; is that a RabbitMQ port?", describe(&error))
+            }
             other => describe(&other),
         })
     }
 }
 
-/// Every blocked call on this socket returns once both directions are shut down.
+/// Shuts the socket down in both directions, which ends every blocked call on it.
 fn kill_switch(tcp: &TcpStream) -> Result<KillSwitch, String> {
     let handle = tcp
         .try_clone()
         .map_err(|error| format!("the socket could not be shared: {error}"))?;
     Ok(KillSwitch::new(move || {
+        // Fails only if the socket is already closed.
         let _ = handle.shutdown(std::net::Shutdown::Both);
     }))
 }
@@ -178,7 +193,7 @@ impl Link for AmqpLink {
     }
 }
 
-/// amiquip's error as the seam's.
+/// Converts an error of amiquip to a failure of the seam.
 fn failure(error: Error) -> Failure {
     match error {
         Error::ServerClosedChannel { code, message, .. } => Failure::Refused {
@@ -190,18 +205,70 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-/// amiquip's error in words. Its URL errors hold the URL with the password; we never give it one, and show none.
+/// An error of amiquip in this library's words; reply texts of the broker and errors of the
+/// operating system are kept.
+///
+/// amiquip's errors about URLs show the URL with its password. amiquip is never given a URL, and
+/// the last arm shows none.
 fn describe(error: &Error) -> String {
     match error {
         Error::ServerClosedConnection { code, message } => {
             format!("the broker closed the connection: {code} {message}")
         }
-        Error::InsecureUrl { .. }
-        | Error::UrlNoSocketAddrs { .. }
-        | Error::ResolveUrlToSocketAddr { .. }
-        | Error::FailedToConnect { .. }
-        | Error::InvalidUrlScheme { .. } => "the URL was refused".to_owned(),
-        other => other.to_string(),
+        Error::ServerClosedChannel { code, message, .. } => {
+            format!("the broker closed the channel: {code} {message}")
+        }
+        Error::ClientClosedConnection => "the connection is closed".to_owned(),
+        Error::ClientClosedChannel => "the channel is closed".to_owned(),
+        Error::UnexpectedSocketClose => "the socket was closed".to_owned(),
+        Error::IoErrorReadingSocket { source } => {
+            format!("reading from the socket failed: {source}")
+        }
+        Error::IoErrorWritingSocket { source } => format!("writing to the socket failed: {source}"),
+        Error::MissedServerHeartbeats => "the broker missed its heartbeats".to_owned(),
+        Error::InvalidCredentials => "the broker refused the credentials".to_owned(),
+        Error::ConnectionTimeout => "no connection within the limit".to_owned(),
+        Error::SaslSecureNotSupported => {
+            "the broker asked for a second login step (connection.secure), \
+             which is not supported"
+                .to_owned()
+        }
+        Error::UnsupportedAuthMechanism {
+            available,
+            requested,
+        } => format!("the broker does not accept {requested} logins, only {available}"),
+        Error::UnsupportedLocale {
+            available,
+            requested,
+        } => format!("the broker does not support the locale {requested}, only {available}"),
+        Error::FrameMaxTooSmall { min, requested } => {
+            format!(
+                "the broker allows frames of {requested} bytes, where at least {min} are needed"
+            )
+        }
+        Error::ExhaustedChannelIds | Error::UnavailableChannelId { .. } => {
+            "the connection has no free channel left (channel_max)".to_owned()
+        }
+        // A channel learns only that amiquip's I/O thread is gone; closing the connection tells
+        // why.
+        Error::EventLoopClientDropped | Error::EventLoopDropped => {
+            "the I/O thread of the connection has ended".to_owned()
+        }
+        Error::IoThreadPanic => "the thread of the connection panicked".to_owned(),
+        Error::CreatePollHandle { source }
+        | Error::RegisterWithPollHandle { source }
+        | Error::DeregisterWithPollHandle { source }
+        | Error::FailedToPoll { source } => format!("polling the socket failed: {source}"),
+        Error::ForkFailed { source } => {
+            format!("failed to spawn the thread of the connection: {source}")
+        }
+        Error::MalformedFrame
+        | Error::FrameUnexpected
+        | Error::ClientException
+        | Error::ReceivedFrameWithBogusChannelId { .. }
+        | Error::DuplicateConsumerTag { .. }
+        | Error::UnknownConsumerTag { .. } => "the broker broke the AMQP protocol".to_owned(),
+        _ => "the URL was refused".to_owned(),
     }
 }
 
@@ -210,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connected_socket_sends_small_pieces_at_once() {
+    fn connected_socket_has_nodelay() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let transport = AmqpTransport {

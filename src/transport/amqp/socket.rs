@@ -1,5 +1,4 @@
-//! The socket under amiquip: ours, so that it has TCP_NODELAY, a kill switch, TLS where it is asked for, and a guard over
-//! what arrives.
+//! The socket under amiquip: optional TLS, the frame guard, and the login.
 
 use super::guard::{FrameMax, Guard};
 use super::login::Login;
@@ -9,13 +8,13 @@ use mio::{Evented, Poll, PollOpt, Ready, Token};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
-/// A non-blocking stream for amiquip's I/O thread.
+/// A non-blocking stream, owned by amiquip's I/O thread.
 #[derive(Debug)]
 pub(super) struct Socket {
     wire: Wire,
     guard: Guard,
     activity: Activity,
-    /// Until it has been sent.
+    /// The login; `None` once it is sent.
     login: Option<Login>,
 }
 
@@ -33,7 +32,7 @@ impl Socket {
         })
     }
 
-    /// Makes the TLS handshake before anything else is sent.
+    /// Performs the TLS handshake, blocking until `limit`.
     #[cfg(feature = "tls")]
     pub(super) fn tls(
         tcp: TcpStream,
@@ -54,12 +53,13 @@ impl Socket {
         })
     }
 
-    /// Sends `login` where amiquip, which does not know it, sends its stand-in.
+    /// Sets the login to send in place of the placeholder that amiquip sends.
     pub(super) fn log_in(&mut self, login: Login) {
         self.login = Some(login);
     }
 
-    /// The negotiated `frame_max`: amiquip does not show it, and a copy must fit it.
+    /// The negotiated `frame_max`. amiquip does not expose it, and the headers of a copy must fit
+    /// it.
     pub(super) fn frame_max(&self) -> FrameMax {
         self.guard.frame_max()
     }
@@ -79,6 +79,7 @@ impl Read for Socket {
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.write_login_or(bytes)?;
+        // A write of zero bytes is no sign of life.
         if written > 0 {
             self.activity.note_write();
         }
@@ -96,6 +97,7 @@ impl Socket {
             return self.wire.write(bytes);
         };
         let written = self.wire.write(&filled)?;
+        // After a partial write the rest of the response follows with the next call.
         if written >= end {
             self.login = None;
         } else if let Some(login) = &mut self.login {
@@ -133,7 +135,7 @@ impl Evented for Socket {
 
 impl IoStream for Socket {}
 
-/// What the broker sends and gets, TLS taken off.
+/// The plaintext side of the connection: the socket itself, or the TLS session over it.
 #[derive(Debug)]
 struct Wire {
     tcp: mio::net::TcpStream,

@@ -1,4 +1,4 @@
-//! Headers and properties, between our types and amiquip's.
+//! Converts headers and properties between this crate's types and amiquip's.
 
 use crate::message::headers::{HeaderValue, Headers, Properties};
 use amiquip::{AmqpProperties, AmqpValue, FieldTable};

@@ -1,4 +1,6 @@
-//! TLS under amiquip's plaintext (feature `tls`): the broker's certificate is always verified.
+//! TLS (feature `tls`): options, and a session over a non-blocking socket.
+//!
+//! amiquip sees plaintext. The certificate of the broker is always verified.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -9,15 +11,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How `amqps://` connections verify the broker and show who they are.
+/// TLS options of `amqps://` connections: trusted certificate authorities and a client certificate.
 ///
-/// By default the broker's certificate must be signed by one of the system's certificate authorities and name the host
-/// of the URL. There is no way to turn that off.
+/// By default the certificate of the broker must be signed by a certificate authority of the
+/// system. It must always name the host of the URL. Verification cannot be turned off.
 ///
 /// ```
 /// use rungmq::TlsOptions;
 ///
-/// let tls = TlsOptions::new().certificate_authority("ca.pem").client_certificate("service.pem", "service.key");
+/// let tls = TlsOptions::new()
+///     .certificate_authority("ca.pem")
+///     .client_certificate("service.pem", "service.key");
 /// # let _ = tls;
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -28,19 +32,21 @@ pub struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// The system's certificate authorities and no client certificate.
+    /// Options with the certificate authorities of the system and no client certificate.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Trusts the certificate authorities in this PEM file, and only these.
+    /// Trusts only the certificate authorities in a PEM file. The file is read when the connection
+    /// is built.
     pub fn certificate_authority(mut self, pem_file: impl Into<PathBuf>) -> Self {
         self.certificate_authority = Some(pem_file.into());
         self
     }
 
-    /// Shows the certificate chain in the first PEM file, with the private key in the second, to the broker. With
-    /// `auth_mechanism=external` in the URL the broker takes it as the login.
+    /// Sets a client certificate: the PEM files of the certificate chain and of its private key.
+    ///
+    /// With `auth_mechanism=external` in the URL, the certificate is the login.
     pub fn client_certificate(
         mut self,
         chain: impl Into<PathBuf>,
@@ -51,6 +57,7 @@ impl TlsOptions {
     }
 
     pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, String> {
+        // The process-wide default provider belongs to the application and may not be installed.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -62,7 +69,10 @@ impl TlsOptions {
         let file = chain;
         let chain = certificates(file)?;
         if chain.is_empty() {
-            return Err(format!("{}: no certificate is in it", file.display()));
+            return Err(format!(
+                "{}: the file contains no certificate",
+                file.display()
+            ));
         }
         let key = PrivateKeyDer::from_pem_file(key)
             .map_err(|error| format!("{}: {error}", key.display()))?;
@@ -84,7 +94,7 @@ impl TlsOptions {
         roots.add_parsable_certificates(authorities);
         if roots.is_empty() {
             return Err(format!(
-                "{file}: no certificate authority to verify the broker with"
+                "{file}: no certificate authority found to verify the broker with"
             ));
         }
         Ok(roots)
@@ -101,13 +111,16 @@ fn certificates(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, String> 
 #[derive(Debug)]
 pub(super) struct Session {
     tls: ClientConnection,
-    /// The last plaintext byte was encrypted, but amiquip was told that it was not: it asks for writability only while
-    /// its own buffer holds something, and the ciphertext still has to go out.
+    /// Whether the last plaintext byte is already encrypted although it was reported as not
+    /// written.
+    ///
+    /// amiquip polls for writability only while its own buffer is not empty. Keeping one byte in it
+    /// makes amiquip call again until the ciphertext is sent.
     held_back: bool,
 }
 
 impl Session {
-    /// Makes the handshake on the blocking socket, at the latest by `limit`.
+    /// Performs the handshake on the blocking socket, or fails by `limit`.
     pub(super) fn handshake(
         mut tcp: &TcpStream,
         config: Arc<ClientConfig>,
@@ -118,6 +131,7 @@ impl Session {
         let name = ServerName::try_from(host.to_owned()).map_err(|error| failed(&error))?;
         let mut tls = ClientConnection::new(config, name).map_err(|error| failed(&error))?;
         while tls.is_handshaking() {
+            // A timeout of zero is an error, so the last wait is at least a millisecond.
             let left = limit
                 .saturating_duration_since(crate::time::instant::monotonic())
                 .max(Duration::from_millis(1));
@@ -145,6 +159,7 @@ impl Session {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return done,
             }
+            // The plaintext buffer is empty: read from the socket until it has a complete record.
             if self.tls.read_tls(tcp)? == 0 {
                 return Ok(0);
             }
@@ -159,6 +174,7 @@ impl Session {
         tcp: &mut mio::net::TcpStream,
         bytes: &[u8],
     ) -> io::Result<usize> {
+        // Older ciphertext goes first. While it blocks, no plaintext is accepted.
         self.send_ciphertext(tcp)?;
         let ahead = usize::from(std::mem::take(&mut self.held_back));
         let taken = ahead
@@ -169,6 +185,7 @@ impl Session {
         match self.send_ciphertext(tcp) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.held_back = true;
+                // Reporting zero bytes would mean a closed socket.
                 if taken == 1 {
                     Err(error)
                 } else {
@@ -180,20 +197,21 @@ impl Session {
         }
     }
 
-    /// Sends all ciphertext there is, or fails with `WouldBlock`.
+    /// Sends all pending ciphertext, or fails with `WouldBlock`.
     fn send_ciphertext(&mut self, tcp: &mut mio::net::TcpStream) -> io::Result<()> {
         while self.tls.wants_write() {
             match self.tls.write_tls(tcp) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                Err(error) => return Err(self.parting_words(tcp).unwrap_or(error)),
+                Err(error) => return Err(self.closing_alert(tcp).unwrap_or(error)),
             }
         }
         Ok(())
     }
 
-    /// A broker that refuses our certificate says so and hangs up; a write may notice the end before a read does.
-    fn parting_words(&mut self, tcp: &mut mio::net::TcpStream) -> Option<io::Error> {
+    /// Reads the alert of a broker that refused the client certificate and closed the socket. A
+    /// write can fail before the alert is read.
+    fn closing_alert(&mut self, tcp: &mut mio::net::TcpStream) -> Option<io::Error> {
         while let Ok(1..) = self.tls.read_tls(tcp) {
             if let Err(alert) = self.tls.process_new_packets() {
                 return Some(io::Error::new(io::ErrorKind::InvalidData, alert));
@@ -212,7 +230,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    /// A session, its socket, and the other end with the handshake done.
+    /// A session, its socket, and the peer, after the handshake.
     fn connected() -> (
         Session,
         mio::net::TcpStream,
@@ -252,9 +270,10 @@ mod tests {
         (session, tcp, accepting.join().unwrap())
     }
 
-    /// amiquip stops asking for writability once all it had counts as written: then nothing may be left behind.
+    /// amiquip stops polling for writability once its buffer is empty, so no ciphertext may be
+    /// pending then.
     #[test]
-    fn what_counts_as_written_has_been_sent() {
+    fn written_bytes_leave_no_pending_ciphertext() {
         let (mut session, mut tcp, mut peer) = connected();
         let message: Vec<u8> = (0..251_u8).cycle().take(100_000).collect();
         let mut read = vec![0; 50_000];
@@ -264,7 +283,7 @@ mod tests {
             while !rest.is_empty() {
                 match session.write(&mut tcp, rest) {
                     Ok(written) => rest = &rest[written..],
-                    // The peer reads only what makes room, so that the buffers stay as good as full.
+                    // The peer reads only enough to make room, so the buffers stay almost full.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         blocked += 1;
                         let got = peer.read(&mut read).unwrap();

@@ -1,4 +1,6 @@
-//! Reads `amqp://` URLs. amiquip would too, but its errors show the URL with the password in it.
+//! Parses `amqp://` and `amqps://` URLs. No error and no output shows the password.
+//!
+//! amiquip has a parser too, but its errors contain the URL with the password.
 
 use crate::naming;
 use percent_encoding::percent_decode_str;
@@ -6,10 +8,10 @@ use std::fmt;
 use std::time::Duration;
 use url::{ParseError, Url};
 
-/// Seconds between heartbeats unless the URL or the builder says otherwise: a dead peer is noticed in twice that.
+/// The default heartbeat timeout in seconds. A dead peer is detected within twice this time.
 const DEFAULT_HEARTBEAT: u16 = 10;
 
-/// Where a broker is and how to log in there. Shows no password in any output.
+/// A parsed broker URL. `Debug` shows no credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct BrokerUrl {
     pub(crate) tls: bool,
@@ -17,14 +19,14 @@ pub(crate) struct BrokerUrl {
     pub(crate) port: u16,
     pub(crate) virtual_host: String,
     pub(crate) authentication: Authentication,
-    /// In seconds; 0 turns heartbeats off.
+    /// The heartbeat timeout in seconds; 0 turns heartbeats off.
     pub(crate) heartbeat: u16,
-    /// 0 takes the broker's limit.
+    /// The maximum number of channels; 0 accepts the limit of the broker.
     pub(crate) channel_max: u16,
     pub(crate) connection_timeout: Option<Duration>,
 }
 
-/// How to log in. Its output names the user and never the password.
+/// The login. `Display` and `Debug` show the user, never the password.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Authentication {
     Plain { user: String, password: String },
@@ -46,7 +48,7 @@ impl fmt::Debug for Authentication {
     }
 }
 
-/// What is wrong with a broker URL. It names the part that is wrong, and never shows the URL.
+/// An invalid broker URL. The text names the invalid part and does not show the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UrlError(String);
 
@@ -62,21 +64,21 @@ impl BrokerUrl {
         let url = Url::parse(text).map_err(|error| {
             let hint = match error {
                 ParseError::RelativeUrlWithoutBase => {
-                    "; it begins with amqp://, amqps:// or memory://"
+                    "; it must begin with amqp://, amqps:// or memory://"
                 }
                 ParseError::InvalidPort => {
-                    "; special characters in a password are written percent-encoded"
+                    "; special characters in a password must be percent-encoded"
                 }
                 _ => "",
             };
-            UrlError(format!("the URL cannot be read: {error}{hint}"))
+            UrlError(format!("the URL is invalid: {error}{hint}"))
         })?;
         let tls = match url.scheme() {
             "amqp" => false,
             "amqps" => true,
             other => {
                 return Err(UrlError(format!(
-                    "the URL's scheme is {other:?}, not amqp or amqps, and it does not begin with memory://"
+                    "the scheme of the URL is {other:?}; it must be amqp, amqps or memory"
                 )));
             }
         };
@@ -84,6 +86,7 @@ impl BrokerUrl {
             None | Some("") => "localhost".to_owned(),
             Some(host) => decode("host", host.trim_start_matches('[').trim_end_matches(']'))?,
         };
+        // An unescaped # in a password would cut the URL short without notice.
         if url.fragment().is_some() {
             return Err(UrlError("a # in the URL must be written %23".to_owned()));
         }
@@ -114,9 +117,9 @@ impl BrokerUrl {
 
     /// The same login at another `host[:port]`.
     pub(crate) fn at(&self, address: &str) -> Result<Self, UrlError> {
-        // A login does not belong here, and must not be shown when somebody wrote one all the same.
+        // A login is not allowed here. If there is one, the error must not show it.
         let shown = address.rsplit('@').next().unwrap_or_default();
-        let wrong = || UrlError(format!("{shown:?} is no host or host:port"));
+        let wrong = || UrlError(format!("{shown:?} is not host or host:port"));
         let url = Url::parse(&format!("amqp://{address}")).map_err(|_| wrong())?;
         let host = url
             .host_str()
@@ -125,19 +128,21 @@ impl BrokerUrl {
         if !url.username().is_empty() || url.password().is_some() || !matches!(url.path(), "" | "/")
         {
             return Err(UrlError(
-                "a further host takes only host or host:port".to_owned(),
+                "a further host must be host or host:port".to_owned(),
             ));
         }
         let host = decode("host", host.trim_start_matches('[').trim_end_matches(']'))?;
         Ok(Self {
             host,
+            // Nodes of one cluster usually share a port.
             port: url.port().unwrap_or(self.port),
             ..self.clone()
         })
     }
 
     fn set_parameter(&mut self, name: &str, value: &str) -> Result<(), UrlError> {
-        let wrong = |wants: &str| UrlError(format!("the URL's parameter {name} must be {wants}"));
+        let wrong =
+            |wants: &str| UrlError(format!("the parameter {name} of the URL must be {wants}"));
         match name {
             "heartbeat" => {
                 self.heartbeat = value
@@ -158,20 +163,20 @@ impl BrokerUrl {
             "auth_mechanism" if value == "external" => {
                 self.authentication = Authentication::External
             }
-            "auth_mechanism" => return Err(wrong("external, when it is given")),
+            "auth_mechanism" => return Err(wrong("external")),
             other
                 if other
                     .chars()
                     .all(|c| c.is_ascii_alphanumeric() || "_-".contains(c)) =>
             {
                 return Err(UrlError(format!(
-                    "the URL's parameter {other:?} is not known"
+                    "the URL has an unknown parameter {other:?}"
                 )));
             }
-            // Behind an unescaped question mark in it, this is the rest of a password.
+            // After an unescaped question mark in a password, this may be the rest of the password.
             _ => {
                 return Err(UrlError(
-                    "the URL has a parameter that is not known; a ? in a login must be written %3f"
+                    "the URL has an unknown parameter; a ? in a login must be written %3f"
                         .to_owned(),
                 ));
             }
@@ -190,15 +195,17 @@ impl fmt::Debug for BrokerUrl {
     }
 }
 
-/// No path, or a single slash, is the broker's default virtual host, `/`. Taken from the text: parsed as a path, a virtual
-/// host named `.` or `..` would be left out.
+/// The virtual host. No path and a single slash mean the default one, `/`.
+///
+/// Taken from the text of the URL, because a parsed path would drop a virtual host named `.` or
+/// `..`.
 fn virtual_host(text: &str) -> Result<String, UrlError> {
     let behind_scheme = text.split_once("://").map_or("", |(_, rest)| rest);
     let before_query = behind_scheme.split('?').next().unwrap_or_default();
     let path = before_query.split_once('/').map_or("", |(_, path)| path);
     if path.contains('/') {
         return Err(UrlError(
-            "a slash inside the URL's virtual host must be written %2f".to_owned(),
+            "a slash in the virtual host of the URL must be written %2f".to_owned(),
         ));
     }
     if path.is_empty() {
@@ -215,6 +222,7 @@ fn credentials(url: &Url) -> Result<Authentication, UrlError> {
     } else {
         decode("user", url.username())?
     };
+    // RabbitMQ predefines the user guest with this password.
     let password = url.password().map_or_else(
         || Ok("guest".to_owned()),
         |password| decode("password", password),
@@ -226,7 +234,7 @@ fn decode(what: &str, text: &str) -> Result<String, UrlError> {
     percent_decode_str(text)
         .decode_utf8()
         .map(|text| text.into_owned())
-        .map_err(|_| UrlError(format!("the URL's {what} is not UTF-8 once decoded")))
+        .map_err(|_| UrlError(format!("the {what} of the URL is not UTF-8 after decoding")))
 }
 
 #[cfg(test)]
@@ -245,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_the_brokers_own() {
+    fn defaults_match_the_broker() {
         let url = parse("amqp://");
         assert_eq!(
             (url.host.as_str(), url.port, url.virtual_host.as_str()),
@@ -259,7 +267,8 @@ mod tests {
     #[test]
     fn every_part_is_decoded() {
         let url = parse(
-            "amqp://us%61er:p%40ss%3A%2F@[::1]:5673/v%2Fhost?heartbeat=3&channel_max=8&connection_timeout=250",
+            "amqp://us%61er:p%40ss%3A%2F@[::1]:5673/v%2Fhost\
+             ?heartbeat=3&channel_max=8&connection_timeout=250",
         );
         assert_eq!(url.authentication, plain("usaer", "p@ss:/"));
         assert_eq!(url.address(), "[::1]:5673");
@@ -273,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_host_is_no_path() {
+    fn virtual_host_is_not_a_path() {
         for (path, name) in [
             ("/.", "."),
             ("/%2e%2E", ".."),
@@ -322,7 +331,7 @@ mod tests {
             ),
             ("amqp://user:secret@h:99999", "port"),
             ("amqp://user:p/secret@h", "percent-encoded"),
-            ("//user:secret@h", "begins with amqp://"),
+            ("//user:secret@h", "begin with amqp://"),
             ("amqp://user:%FFsecret@h", "password"),
             ("amqp://user:1?secret@h", "parameter"),
             ("amqp://user:1#secret@h", "#"),

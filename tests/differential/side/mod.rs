@@ -264,7 +264,7 @@ impl Side {
         let open = self.link(0).link.open_channel().unwrap();
         let seat = Seat::open(open).unwrap();
         let mut drained = seat.with(move |channel| {
-            let fetched = std::iter::from_fn(|| channel.pull(queue).ok().flatten());
+            let fetched = std::iter::from_fn(|| channel.get(queue).ok().flatten());
             fetched.map(|delivery| shown(&delivery)).collect::<Vec<_>>()
         });
         self.drains.push(seat);

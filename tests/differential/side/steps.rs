@@ -126,7 +126,7 @@ impl Side {
     }
 
     fn pull(&mut self, channel: usize, queue: &'static str) {
-        let result = self.seat(channel).with(move |channel| channel.pull(queue));
+        let result = self.seat(channel).with(move |channel| channel.get(queue));
         match self.note(channel, result) {
             Some(Some(delivery)) => {
                 self.seen.answer = format!("tag {} {}", delivery.tag, shown(&delivery));

@@ -28,11 +28,11 @@ fn a_body_that_cannot_be_decoded_is_parked_and_no_handler_runs() {
             Some("application/json"),
             "the body is not JSON",
         ),
-        (b"[]", None, "the JSON is not what was expected"),
+        (b"[]", None, "the JSON does not match the expected type"),
         (
             br#"{"item":"a","quantity":-1}"#,
             None,
-            "the JSON is not what was expected",
+            "the JSON does not match the expected type",
         ),
         (
             br#"{"item":"a","quantity":1}"#,
@@ -79,7 +79,7 @@ fn a_body_that_cannot_be_decoded_is_parked_and_no_handler_runs() {
     let labels = [("queue", Q), ("outcome", "parked")];
     assert!(
         snapshot
-            .distribution("acemq.consume.duration", &labels)
+            .histogram("acemq.consume.duration", &labels)
             .is_none(),
         "no handler ran"
     );

@@ -93,7 +93,7 @@ fn every_delivery_is_counted_exactly_once() {
     assert_eq!(total(&snapshot, "acemq.messages.dead.lettered.total"), 8);
 
     let attempts = snapshot
-        .distribution("acemq.consume.attempts", &[("queue", Q)])
+        .histogram("acemq.consume.attempts", &[("queue", Q)])
         .unwrap();
     assert_eq!(attempts.count(), deliveries);
     let second_attempts = 3 + 2 + 1;
@@ -112,7 +112,7 @@ fn every_delivery_is_counted_exactly_once() {
         ("parked", 1),
     ] {
         let duration = snapshot
-            .distribution(
+            .histogram(
                 "acemq.consume.duration",
                 &[("queue", Q), ("outcome", outcome)],
             )
@@ -128,7 +128,7 @@ fn every_delivery_is_counted_exactly_once() {
         6 + 4 + 5 + 3
     );
     assert_eq!(total(&snapshot, "acemq.publish.total"), 6 + 4 + 5 + 3);
-    let duration = snapshot.distribution("acemq.publish.duration", &copies);
+    let duration = snapshot.histogram("acemq.publish.duration", &copies);
     assert_eq!(duration.unwrap().count(), 6 + 4 + 5 + 3);
     for nothing in [
         "acemq.messages.set.aside.failed",
@@ -174,7 +174,7 @@ fn publishes_are_counted_by_exchange_and_end() {
         );
         assert_eq!(
             snapshot
-                .distribution("acemq.publish.duration", &labels)
+                .histogram("acemq.publish.duration", &labels)
                 .unwrap()
                 .count(),
             count,
@@ -210,7 +210,7 @@ fn in_flight_is_counted_from_decoding_to_settlement() {
     assert_eq!((consumer.in_flight(), gauge()), (2, 2));
     // Received, but not started: it counts nowhere yet.
     let attempts = stage.snapshot();
-    let attempts = attempts.distribution("acemq.consume.attempts", &[("queue", Q)]);
+    let attempts = attempts.histogram("acemq.consume.attempts", &[("queue", Q)]);
     assert_eq!(attempts.unwrap().count(), 2);
     drop(open);
     stage.settled(&[("acked", 3)]);

@@ -276,14 +276,14 @@ fn a_pool_survives_twenty_panics() {
     for dead in stage.raw.drain(&naming::dead_letter_queue(Q)) {
         let number: u32 = dead.text().parse().unwrap();
         let text = match number % 4 {
-            0 => "a text".to_owned(),
-            1 => format!("number {number}"),
-            2 => "with a payload that is no text".to_owned(),
-            _ => "with the lock held".to_owned(),
+            0 => "panicked: a text".to_owned(),
+            1 => format!("panicked: number {number}"),
+            2 => "panicked with a non-string payload".to_owned(),
+            _ => "panicked: with the lock held".to_owned(),
         };
         assert_eq!(
             dead.header_text("x-acemq-error"),
-            Some(format!("gave up after 2 attempts: panicked: {text}").as_str())
+            Some(format!("gave up after 2 attempts: {text}").as_str())
         );
     }
     assert_eq!(*lock.lock(), 10, "five of them, twice each");

@@ -1,4 +1,4 @@
-//! Follows the frames: which may pass, which are looked into, which are too large.
+//! Tracks the frames of a connection: which pass, which are inspected, which are too large.
 
 use super::{invalid, methods, repair};
 use std::collections::HashSet;
@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Type, channel and payload size.
+/// The size of a frame header: type, channel and payload size.
 pub(super) const FRAME_HEADER: usize = 7;
 pub(super) const FRAME_END: u8 = 0xCE;
 
@@ -15,18 +15,25 @@ pub(super) const HEADER: u8 = 2;
 pub(super) const BODY: u8 = 3;
 pub(super) const HEARTBEAT: u8 = 8;
 
-/// The largest payload of any frame. For method and header frames frame_max is no measure: the broker adds headers to a
-/// message (`x-death` among them) and sends a larger header frame than it would take. Body frames keep to frame_max.
+/// The limit for the payload of any frame.
+///
+/// Method and header frames may exceed `frame_max`: the broker adds headers such as `x-death` to a
+/// message and sends a larger header frame than it would accept. Body frames stay within
+/// `frame_max`.
 pub(super) const LARGEST_FRAME: usize = 16 << 20;
-/// A peer that announces more before the negotiation is over speaks another protocol.
+/// The limit for a frame before connection.tune. A peer that announces more speaks another
+/// protocol.
 const LARGEST_HANDSHAKE_FRAME: usize = 1 << 20;
 
-/// The negotiated `frame_max`, known once the connection is open.
+/// The negotiated `frame_max`, shared between the guard and the dialling thread.
+///
+/// 0 until the connection is open, and for no limit. The I/O thread stores it with release ordering
+/// before amiquip reports the connection as open; the load with acquire ordering pairs with it.
 #[derive(Clone, Debug)]
 pub(in crate::transport::amqp) struct FrameMax(Arc<AtomicUsize>);
 
 impl FrameMax {
-    /// `usize::MAX` when the broker set no limit.
+    /// The limit in bytes; `usize::MAX` if the broker set none.
     pub(in crate::transport::amqp) fn get(&self) -> usize {
         match self.0.load(Ordering::Acquire) {
             0 => usize::MAX,
@@ -35,7 +42,7 @@ impl FrameMax {
     }
 }
 
-/// What a frame begins with.
+/// A frame header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     kind: u8,
@@ -53,33 +60,35 @@ impl Head {
         }
     }
 
-    /// Makes the frame a heartbeat of the same length. It stands for nothing, and nobody looks into it; taking the frame
-    /// out would only mean to move everything behind it.
+    /// Turns the frame into a heartbeat of the same length, which amiquip ignores. Removing the
+    /// frame would move all bytes after it.
     pub(super) fn blank(self, bytes: &mut [u8; FRAME_HEADER]) {
         bytes[..3].copy_from_slice(&[HEARTBEAT, 0, 0]);
     }
 }
 
-/// What is to be done with a frame.
+/// What to do with a frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Verdict {
-    /// Passes as it comes.
+pub(super) enum FrameAction {
+    /// The frame passes as its bytes arrive.
     Pass,
-    /// Is dropped as it comes.
+    /// The frame is blanked as its bytes arrive.
     Blank,
-    /// Has to be whole, for [`Frames::inspect`].
+    /// The frame must be complete, for [`Frames::inspect`].
     Inspect,
 }
 
-/// One connection's frames, in the order in which they come.
+/// The state of one connection, updated with each frame in order.
 #[derive(Debug)]
 pub(super) struct Frames {
     frame_max: FrameMax,
     /// Whether connection.tune has passed.
     tuned: bool,
-    /// The channels that the broker has closed and not opened again. It goes on sending what it had under way, and amiquip
-    /// has forgotten these channels: its next word on them is the broker's channel.open-ok. Content that was cut in two by
-    /// the close goes with amiquip's memory of the channel, and its rest is dropped here.
+    /// Channels that the broker has closed and not reopened.
+    ///
+    /// The broker keeps sending frames that were in flight, but amiquip has forgotten the channel
+    /// until the next channel.open-ok. Content interrupted by the close is discarded with amiquip's
+    /// channel, and its remaining frames are blanked here.
     closed: HashSet<u16>,
 }
 
@@ -96,8 +105,8 @@ impl Frames {
         self.frame_max.clone()
     }
 
-    /// Whether a frame can begin with this byte. Asked as soon as there is one: other protocols may send less than a
-    /// frame header and wait.
+    /// Checks the first byte of a frame. This does not wait for a complete frame header, because a
+    /// peer with another protocol may send less than that and wait.
     pub(super) fn check_kind(&self, kind: u8) -> io::Result<()> {
         match kind {
             METHOD | HEARTBEAT => Ok(()),
@@ -109,8 +118,8 @@ impl Frames {
         }
     }
 
-    /// What is to be done with a frame that begins like this.
-    pub(super) fn judge(&self, head: Head) -> io::Result<Verdict> {
+    /// Decides what to do with a frame by its header.
+    pub(super) fn judge(&self, head: Head) -> io::Result<FrameAction> {
         if !self.tuned && head.payload > LARGEST_HANDSHAKE_FRAME {
             return Err(invalid("the peer does not speak AMQP 0-9-1"));
         }
@@ -122,19 +131,20 @@ impl Frames {
         };
         if head.payload > largest {
             return Err(invalid(format!(
-                "the broker announced a {name} frame of {} bytes, where at most {largest} are taken",
+                "the broker announced a {name} frame of {} bytes, but the limit is {largest}",
                 head.payload
             )));
         }
         Ok(match head.kind {
-            METHOD => Verdict::Inspect,
-            _ if self.is_closed(head.channel) => Verdict::Blank,
-            HEADER => Verdict::Inspect,
-            _ => Verdict::Pass,
+            // Methods are inspected even on a closed channel, for its channel.open-ok.
+            METHOD => FrameAction::Inspect,
+            _ if self.is_closed(head.channel) => FrameAction::Blank,
+            HEADER => FrameAction::Inspect,
+            _ => FrameAction::Pass,
         })
     }
 
-    /// Looks into a whole method or header frame and repairs it; whether it may pass.
+    /// Repairs a complete method or header frame; returns whether it may pass.
     pub(super) fn inspect(&mut self, head: Head, payload: &mut [u8]) -> io::Result<bool> {
         if head.kind == HEADER {
             return repair::content_header(payload).map(|()| true);
@@ -145,14 +155,19 @@ impl Frames {
         }
         methods::repair(method, arguments)?;
         match method {
+            // Only the first tune counts: limits do not change on an open connection.
             methods::TUNE if !self.tuned => {
                 self.tuned = true;
                 methods::allow_heartbeats(arguments);
                 let frame_max = methods::frame_max(arguments);
                 self.frame_max.0.store(frame_max, Ordering::Release);
             }
-            methods::CHANNEL_CLOSE if head.channel != 0 => drop(self.closed.insert(head.channel)),
-            methods::CHANNEL_OPEN_OK => drop(self.closed.remove(&head.channel)),
+            methods::CHANNEL_CLOSE if head.channel != 0 => {
+                self.closed.insert(head.channel);
+            }
+            methods::CHANNEL_OPEN_OK => {
+                self.closed.remove(&head.channel);
+            }
             _ => {}
         }
         Ok(true)
@@ -163,7 +178,7 @@ impl Frames {
     }
 
     fn largest_body_frame(&self) -> usize {
-        // frame_max counts the frame's header and end.
+        // `frame_max` includes the frame header and the end byte.
         self.frame_max
             .get()
             .saturating_sub(FRAME_HEADER + 1)

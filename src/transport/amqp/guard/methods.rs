@@ -1,17 +1,17 @@
-//! The methods a broker sends, and how their arguments lie.
+//! The methods a broker sends, and the layout of their arguments.
 
 use super::invalid;
 use super::repair::{Argument, arguments};
 use std::io;
 
-/// Class and method.
+/// A class id and a method id.
 pub(super) type Id = (u16, u16);
 
 pub(super) const TUNE: Id = (10, 30);
 pub(super) const CHANNEL_OPEN_OK: Id = (20, 11);
 pub(super) const CHANNEL_CLOSE: Id = (20, 40);
 
-/// The method of a method frame, and its arguments.
+/// Splits the payload of a method frame into the method and its arguments.
 pub(super) fn split(payload: &mut [u8]) -> io::Result<(Id, &mut [u8])> {
     let Some(([a, b, c, d], arguments)) = payload.split_first_chunk_mut() else {
         return Err(invalid("the broker sent a method frame without a method"));
@@ -20,22 +20,22 @@ pub(super) fn split(payload: &mut [u8]) -> io::Result<(Id, &mut [u8])> {
     Ok((id, arguments))
 }
 
-/// Makes the arguments readable.
+/// Repairs the arguments of a method.
 pub(super) fn repair(method: Id, bytes: &mut [u8]) -> io::Result<()> {
     let (class, number) = method;
     let Some(layout) = layout(method) else {
         return Err(invalid(format!(
-            "the broker sent method {class}.{number}, which it should not"
+            "the broker sent the unexpected method {class}.{number}"
         )));
     };
     arguments(layout, bytes).ok_or_else(|| {
         invalid(format!(
-            "the arguments of method {class}.{number} from the broker end too early"
+            "the broker sent truncated arguments of method {class}.{number}"
         ))
     })
 }
 
-/// The frame-max of a connection.tune; 0 is none.
+/// The `frame_max` of a connection.tune; 0 means no limit.
 pub(super) fn frame_max(arguments: &[u8]) -> usize {
     match *arguments {
         [_, _, a, b, c, d, ..] => u32::from_be_bytes([a, b, c, d]) as usize,
@@ -43,8 +43,10 @@ pub(super) fn frame_max(arguments: &[u8]) -> usize {
     }
 }
 
-/// In a connection.tune, a heartbeat of 0 leaves it to the client, by RabbitMQ's own rule; amiquip would turn heartbeats off,
-/// as it takes the smaller of the two.
+/// Replaces a heartbeat of 0 in a connection.tune with the maximum.
+///
+/// For RabbitMQ, 0 means that the client decides. amiquip takes the smaller of both values and
+/// would turn heartbeats off.
 pub(super) fn allow_heartbeats(arguments: &mut [u8]) {
     if let [_, _, _, _, _, _, heartbeat @ ..] = arguments
         && heartbeat == [0, 0]
@@ -53,7 +55,7 @@ pub(super) fn allow_heartbeats(arguments: &mut [u8]) {
     }
 }
 
-/// What lies in a method of the broker's. Bits that stand together are one octet.
+/// The argument layout of a method. Consecutive bits share one octet.
 fn layout(method: Id) -> Option<&'static [Argument]> {
     use Argument::{Long, LongLong, LongString, Octet, Short, ShortString, Table};
     Some(match method {

@@ -1,19 +1,20 @@
-//! The frame guard: a filter over what arrives from the broker, ahead of amiquip.
+//! The frame guard: a filter between the broker and amiquip that repairs frames amiquip cannot
+//! handle.
 //!
-//! It follows the frames, TLS taken off, and changes in place what amiquip cannot survive; the length of the stream
-//! never changes. Everything else passes byte for byte.
+//! The guard parses the plaintext stream and repairs it in place, so the length of the stream never
+//! changes. Everything else passes byte for byte.
 //!
-//! | what arrives | what amiquip would do | what it gets |
+//! | what arrives | what amiquip would do | what amiquip receives |
 //! |---|---|---|
-//! | a long string in a table that is not UTF-8 | lose it and every header behind it | a byte array |
-//! | any other text that is not UTF-8 | end the connection, at each redelivery again | `?` for every bad byte |
-//! | tables and arrays nested deeper than 32 levels | abort the process by stack overflow | byte arrays |
-//! | a value of a type it does not know, or longer than its table | lose it and every header behind it | the rest of that table as one byte array |
-//! | properties that end too early | end the connection, at each redelivery again | the properties before |
-//! | frames on a channel that the broker has closed | end the connection | heartbeats, which it ignores |
-//! | a connection.tune without heartbeats | send none, and notice no dead peer | one that leaves them to the client |
-//! | frame and body sizes beyond reason | allocate them | an error, which ends the connection |
-//! | methods it cannot read, or another protocol | end the connection | an error that says so |
+//! | a long string in a table that is not UTF-8 | lose it and all later headers | a byte array |
+//! | any other text that is not UTF-8 | end the connection, at each redelivery | `?` per bad byte |
+//! | tables and arrays deeper than 32 levels | overflow the stack | byte arrays |
+//! | a value of unknown type or length | lose it and all later headers | a byte array |
+//! | truncated properties | end the connection, at each redelivery | the complete properties |
+//! | frames on a channel the broker has closed | end the connection | heartbeats |
+//! | a connection.tune without heartbeats | send none, miss a dead peer | the maximum heartbeat |
+//! | excessive frame and body sizes | allocate them | an error, which ends the connection |
+//! | unknown methods, or another protocol | end the connection | an error that names the cause |
 
 mod frames;
 mod methods;
@@ -24,23 +25,24 @@ mod tests;
 pub(super) use frames::FrameMax;
 
 use crate::transport::Activity;
-use frames::{FRAME_END, FRAME_HEADER, Frames, Head, LARGEST_FRAME, Verdict};
+use frames::{FRAME_END, FRAME_HEADER, FrameAction, Frames, Head, LARGEST_FRAME};
 use std::io::{self, Read};
 
-/// How much is read at once. The buffer grows only for a single method or header frame that is larger.
+/// The size of one read. The buffer grows only for a larger method or header frame.
 const CHUNK: usize = 64 * 1024;
 
-/// Guards one connection.
+/// The guard of one connection, owned by its socket.
 #[derive(Debug)]
 pub(super) struct Guard {
     frames: Frames,
     activity: Activity,
-    /// In this order: handed out, cleared but not handed out yet, still to be looked at, room.
+    /// The buffer. In order: bytes handed out, cleared bytes, bytes to inspect, free space. The
+    /// next three fields are the boundaries.
     bytes: Vec<u8>,
     handed_out: usize,
     cleared: usize,
     filled: usize,
-    /// What is left of a frame that passes without being looked at, its end byte included.
+    /// The remaining bytes of a frame that passes without inspection, including its end byte.
     passing: usize,
 }
 
@@ -57,23 +59,24 @@ impl Guard {
         }
     }
 
-    /// The negotiated `frame_max`, for whoever makes frames.
+    /// A handle to the negotiated `frame_max`.
     pub(super) fn frame_max(&self) -> FrameMax {
         self.frames.frame_max()
     }
 
-    /// Reads from `wire` into `buffer` what amiquip may see.
+    /// Reads cleared bytes from `wire` into `buffer`.
     ///
-    /// Like any non-blocking read it hands out what is there, and answers `WouldBlock` only after the wire has done so:
-    /// what is held back then is the start of a frame whose rest will wake the reader up.
+    /// Returns `WouldBlock` only after `wire` has done so. The bytes held back at that point are
+    /// the start of a frame whose rest will wake the reader.
     ///
     /// # Errors
     ///
-    /// Those of the wire, and `InvalidData` for what nobody could repair.
+    /// Errors of `wire`, and `InvalidData` for a stream that cannot be repaired.
     pub(super) fn read(&mut self, wire: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
         while self.handed_out == self.cleared {
             let cleared = self.clear();
-            // What was cleared ahead of an error goes out first; the next call meets the error again.
+            // Bytes cleared before an error are handed out first. The next call meets the error
+            // again.
             if self.handed_out < self.cleared {
                 break;
             }
@@ -89,7 +92,7 @@ impl Guard {
         Ok(count)
     }
 
-    /// Goes through what has arrived, as far as that makes whole frames or parts of frames that pass.
+    /// Clears buffered bytes: complete frames after inspection, and parts of frames that pass.
     fn clear(&mut self) -> io::Result<()> {
         loop {
             let pending = &mut self.bytes[self.cleared..self.filled];
@@ -111,9 +114,9 @@ impl Guard {
             };
             let frame = Head::read(head);
             match self.frames.judge(frame)? {
-                Verdict::Pass => {}
-                Verdict::Blank => frame.blank(head),
-                Verdict::Inspect => {
+                FrameAction::Pass => {}
+                FrameAction::Blank => frame.blank(head),
+                FrameAction::Inspect => {
                     let Some((payload, [end, ..])) = rest.split_at_mut_checked(frame.payload)
                     else {
                         return Ok(());
@@ -125,16 +128,19 @@ impl Guard {
                 }
             }
             self.cleared += FRAME_HEADER;
+            // The payload and the end byte follow without inspection.
             self.passing = frame.payload + 1;
         }
     }
 
-    /// Reads once from the wire. Everything cleared has been handed out.
+    /// Reads once from `wire`. Requires that all cleared bytes are handed out.
     fn fill(&mut self, wire: &mut impl Read) -> io::Result<usize> {
+        // Moves the incomplete frame to the start of the buffer.
         self.bytes.copy_within(self.cleared..self.filled, 0);
         self.filled -= self.cleared;
         (self.handed_out, self.cleared) = (0, 0);
         if self.filled == self.bytes.len() {
+            // The buffer is full without a complete frame, so the frame is larger than the buffer.
             let larger = self.bytes.len() * 2;
             self.bytes
                 .resize(larger.min(FRAME_HEADER + LARGEST_FRAME + 1), 0);
@@ -155,10 +161,10 @@ fn check_end(byte: u8) -> io::Result<()> {
     if byte == FRAME_END {
         return Ok(());
     }
-    Err(invalid("the broker sent a frame without its end"))
+    Err(invalid("the broker sent a frame without its end byte"))
 }
 
-/// Data that nothing can be made of.
+/// The error for data that cannot be repaired.
 fn invalid(text: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.into())
 }

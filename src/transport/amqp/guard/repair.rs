@@ -1,15 +1,16 @@
-//! Makes arguments, properties and tables readable, in place.
+//! Repairs arguments, properties and tables in place, so that amiquip can parse them.
 
 use super::invalid;
 use std::io;
 
-/// How deep tables and arrays may lie in one another, the outermost counted as 1. amiquip's reader recurses: a debug build
-/// overflows its stack at 560.
+/// The maximum nesting depth of tables and arrays; the outermost counts as 1. amiquip's parser
+/// recurses, and a debug build overflows its stack at 560 levels.
 const DEEPEST: u32 = 32;
-/// RabbitMQ takes no larger messages, and amiquip allocates what a content header announces.
+/// The limit for a message body, which is that of RabbitMQ. amiquip allocates the size that a
+/// content header announces.
 const LARGEST_BODY: u64 = 512 << 20;
 
-/// What a method or a content header consists of.
+/// The wire type of an argument or a property.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Argument {
     Octet,
@@ -21,7 +22,7 @@ pub(super) enum Argument {
     Table,
 }
 
-/// The properties of a message, from the highest flag down.
+/// The properties of a message, in the order of their flags from the highest.
 const PROPERTIES: [Argument; 14] = {
     use Argument::{LongLong, Octet, ShortString, Table};
     [
@@ -42,7 +43,8 @@ const PROPERTIES: [Argument; 14] = {
     ]
 };
 
-/// Makes the arguments at the start of `bytes` readable; `None` when they end too early, for which there is no remedy.
+/// Repairs the arguments at the start of `bytes`; `None` if they are truncated, which cannot be
+/// repaired.
 pub(super) fn arguments(layout: &[Argument], mut bytes: &mut [u8]) -> Option<()> {
     for argument in layout {
         let len = argument.repair(bytes)?;
@@ -51,22 +53,20 @@ pub(super) fn arguments(layout: &[Argument], mut bytes: &mut [u8]) -> Option<()>
     Some(())
 }
 
-/// Makes the properties in the payload of a header frame readable. Those that end too early are taken away, by their
-/// flags.
+/// Repairs the properties in the payload of a header frame. Truncated properties are removed by
+/// clearing their flags.
 pub(super) fn content_header(payload: &mut [u8]) -> io::Result<()> {
     // Class, weight, body size, flags.
     let Some(([_, _, _, _, size @ .., high, low], mut rest)) =
         payload.split_first_chunk_mut::<14>()
     else {
-        return Err(invalid(
-            "the broker sent a header frame that ends too early",
-        ));
+        return Err(invalid("the broker sent a truncated header frame"));
     };
     let size: &[u8; 8] = size;
     let body = u64::from_be_bytes(*size);
     if body > LARGEST_BODY {
         return Err(invalid(format!(
-            "the broker announced a message of {body} bytes, where at most {LARGEST_BODY} are taken"
+            "the broker announced a message of {body} bytes, but the limit is {LARGEST_BODY}"
         )));
     }
     let flags = u16::from_be_bytes([*high, *low]);
@@ -76,6 +76,7 @@ pub(super) fn content_header(payload: &mut [u8]) -> io::Result<()> {
             continue;
         }
         let Some(len) = property.repair(rest) else {
+            // Keeps the flags above this one, whose properties precede it.
             let before = !(flag | (flag - 1));
             [*high, *low] = (flags & before).to_be_bytes();
             return Ok(());
@@ -86,7 +87,7 @@ pub(super) fn content_header(payload: &mut [u8]) -> io::Result<()> {
 }
 
 impl Argument {
-    /// Makes the value at the start of `bytes` readable and says how long it is; `None` when it would go past their end.
+    /// Repairs the value at the start of `bytes` and returns its length; `None` if it is truncated.
     fn repair(self, bytes: &mut [u8]) -> Option<usize> {
         let (prefix, len): (usize, usize) = match self {
             Self::Octet => (0, 1),
@@ -112,10 +113,10 @@ enum Container {
     Array,
 }
 
-/// Makes what is in a table or an array readable, `depth` levels deep.
+/// Repairs the entries of a table or an array at nesting depth `depth`.
 ///
-/// A name that does not fit its table, or has no value, needs no repair: amiquip's reader takes it for the end of the
-/// table, and nothing can be read behind it.
+/// A name that is truncated or has no value needs no repair: amiquip's parser treats it as the end
+/// of the table, and nothing after it can be parsed.
 fn entries(mut bytes: &mut [u8], container: Container, depth: u32) {
     while !bytes.is_empty() {
         if container == Container::Table {
@@ -129,8 +130,8 @@ fn entries(mut bytes: &mut [u8], container: Container, depth: u32) {
     }
 }
 
-/// Makes the value at the start of `bytes`, its type byte included, readable and says how long it is. `depth` is that of
-/// the container it is in, which ends with `bytes`.
+/// Repairs the value at the start of `bytes` and returns its length, both including the type byte.
+/// `depth` is the nesting depth of its container, which ends with `bytes`.
 fn value(bytes: &mut [u8], depth: u32) -> usize {
     let Some((kind, rest)) = bytes.split_first_mut() else {
         return 0;
@@ -158,14 +159,15 @@ fn value(bytes: &mut [u8], depth: u32) -> usize {
     1 + content.len()
 }
 
-/// Makes a value that nobody can find the end of, and with it everything up to the end of its table, one byte array. Its
-/// length stands where four bytes of the value were. Fewer bytes than that stay as they are: amiquip's reader takes them
-/// for the end of the table, and there is no room for another value behind them.
+/// Turns a value of unknown length, with the rest of its table, into one byte array.
+///
+/// The length of the array overwrites the first four bytes of the value. Fewer bytes than that stay
+/// unchanged: amiquip's parser treats them as the end of the table.
 fn all_as_bytes(bytes: &mut [u8]) -> usize {
     let all = bytes.len();
     if let Some(([kind, len @ ..], content)) = bytes.split_first_chunk_mut::<5>() {
         *kind = b'x';
-        // It fits: a frame has a length of four bytes, too.
+        // Never saturates, because the length of a frame has four bytes too.
         *len = u32::try_from(content.len())
             .unwrap_or(u32::MAX)
             .to_be_bytes();
@@ -173,10 +175,11 @@ fn all_as_bytes(bytes: &mut [u8]) -> usize {
     all
 }
 
-/// Replaces what is not UTF-8, byte for byte.
+/// Replaces every byte that is not UTF-8 with a question mark.
 fn text(mut bytes: &mut [u8]) {
     while let Err(error) = std::str::from_utf8(bytes) {
         let from = error.valid_up_to();
+        // `error_len` is `None` for a truncated character at the end.
         let to = error.error_len().map_or(bytes.len(), |len| from + len);
         bytes[from..to].fill(b'?');
         bytes = &mut bytes[to..];

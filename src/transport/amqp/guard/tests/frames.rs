@@ -1,4 +1,4 @@
-//! What the guard knows of frames and channels.
+//! Tests of frames, sizes and closed channels.
 
 use super::BAD;
 use super::wire::{
@@ -10,7 +10,7 @@ use amq_protocol::frame::AMQPFrame;
 use std::io;
 
 #[test]
-fn a_closed_channel_is_silent_until_it_is_open_again() {
+fn closed_channel_is_silent_until_reopened() {
     let content = |channel| {
         [
             deliver(channel, 1, b"k"),
@@ -21,7 +21,7 @@ fn a_closed_channel_is_silent_until_it_is_open_again() {
     };
     let start = [
         content(1).concat(),
-        // Cut in two: what was collected goes with the channel.
+        // Interrupted by the close.
         content(1)[..3].concat(),
         channel_close(1),
     ]
@@ -30,7 +30,7 @@ fn a_closed_channel_is_silent_until_it_is_open_again() {
         content(1)[3].clone(),
         content(1).concat(),
         method(1, 20, 41, b""),
-        // Not even read.
+        // Invalid frames, which must not be inspected.
         deliver(1, 2, BAD),
         method(1, 99, 99, b""),
     ]
@@ -46,7 +46,7 @@ fn a_closed_channel_is_silent_until_it_is_open_again() {
 }
 
 #[test]
-fn sizes_beyond_reason_are_errors() {
+fn excessive_sizes_are_errors() {
     let head = |kind, size: u32| [&[kind, 0, 1][..], &size.to_be_bytes()].concat();
     for (bytes, text) in [
         (
@@ -56,7 +56,7 @@ fn sizes_beyond_reason_are_errors() {
         (head(2, u32::MAX), "header frame of 4294967295"),
         (
             head(3, 131_065),
-            "body frame of 131065 bytes, where at most 131064",
+            "body frame of 131065 bytes, but the limit is 131064",
         ),
         (head(8, 1), "heartbeat frame of 1"),
         (head(4, 1), "unknown type 4"),
@@ -68,12 +68,12 @@ fn sizes_beyond_reason_are_errors() {
             header(1, u64::MAX, 0, b""),
             "message of 18446744073709551615",
         ),
-        (frame(2, 1, b"\0\x3C"), "header frame that ends too early"),
+        (frame(2, 1, b"\0\x3C"), "truncated header frame"),
         (frame(1, 1, b"\0\x3C"), "without a method"),
         (method(1, 60, 60, b"\x03abc"), "method 60.60"),
-        (method(1, 60, 40, b""), "method 60.40, which it should not"),
+        (method(1, 60, 40, b""), "unexpected method 60.40"),
     ] {
-        // What came before is still handed out.
+        // Bytes before the error are still handed out.
         let mut guard = open();
         let mut wire = Pieces::new([[body(1, b"before"), bytes].concat()]);
         let (out, end) = read_all(&mut guard, &mut wire, || 5);
@@ -98,11 +98,14 @@ fn header_frames_may_be_larger_than_frame_max() {
     let (out, end) = read_all(&mut guard, &mut Pieces::new(pieces), || 4096);
     end.unwrap();
     assert!(out == bytes);
-    assert!(guard.bytes.capacity() < 1 << 20, "its room is given back");
+    assert!(
+        guard.bytes.capacity() < 1 << 20,
+        "the buffer did not shrink"
+    );
 }
 
 #[test]
-fn frame_max_is_found_however_the_bytes_are_cut() {
+fn frame_max_is_found_in_any_fragmentation() {
     let start = method(
         0,
         10,
@@ -125,7 +128,7 @@ fn frame_max_is_found_however_the_bytes_are_cut() {
 }
 
 #[test]
-fn another_protocol_is_an_error_from_its_first_byte() {
+fn other_protocol_is_an_error_from_its_first_byte() {
     for bytes in [
         &b"HTTP/1.1 400 Bad Request\r\n"[..],
         b"H",
@@ -143,7 +146,7 @@ fn another_protocol_is_an_error_from_its_first_byte() {
 }
 
 #[test]
-fn the_end_of_the_stream_is_an_end() {
+fn end_of_stream_is_passed_on() {
     let mut guard = open();
     let mut wire = Pieces::new([[body(1, b"whole"), deliver(1, 1, b"cut")[..9].to_vec()].concat()]);
     wire.eof = true;

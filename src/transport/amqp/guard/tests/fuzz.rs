@@ -1,4 +1,5 @@
-//! Random and spoilt traffic: whatever comes, amiquip gets frames it can read, or an error, and memory stays bounded.
+//! Fuzz tests: for any traffic, amiquip receives frames it can parse or an error, and memory is
+//! bounded.
 
 use super::wire::{
     Pieces, body, channel_close, channel_open_ok, deliver, entry, frame, guarded, header, headers,
@@ -15,21 +16,21 @@ use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-const SPOILT_ROUNDS: u32 = 150_000;
+const CORRUPTED_ROUNDS: u32 = 150_000;
 const RANDOM_ROUNDS: u32 = 60_000;
 
 #[test]
-fn spoilt_traffic_stays_readable() {
+fn corrupted_traffic_stays_parsable() {
     let mut random = StdRng::seed_from_u64(20_260_101);
     let samples = samples();
     let (mut passed, mut refused) = (0_u32, 0_u32);
-    for round in 0..SPOILT_ROUNDS {
+    for round in 0..CORRUPTED_ROUNDS {
         let mut bytes = Vec::new();
         for _ in 0..random.random_range(1..4) {
             bytes.extend(&samples[random.random_range(0..samples.len())]);
         }
         for _ in 0..random.random_range(1..6) {
-            spoil(&mut bytes, &mut random);
+            corrupt(&mut bytes, &mut random);
         }
         let guard = if random.random_ratio(1, 8) {
             super::new_guard()
@@ -41,16 +42,16 @@ fn spoilt_traffic_stays_readable() {
             false => refused += 1,
         }
     }
-    // Else it would have tested little.
+    // Both results must be common, or the test covers little.
     assert!(
-        passed > SPOILT_ROUNDS / 10 && refused > SPOILT_ROUNDS / 10,
+        passed > CORRUPTED_ROUNDS / 10 && refused > CORRUPTED_ROUNDS / 10,
         "{passed} passed, {refused} were refused"
     );
 }
 
-/// Sound frames around nonsense, so that more than the first byte is looked at.
+/// Valid frames with random contents, so that contents are inspected.
 #[test]
-fn random_contents_stay_readable() {
+fn random_contents_stay_parsable() {
     let mut random = StdRng::seed_from_u64(20_260_102);
     for round in 0..RANDOM_ROUNDS {
         let mut bytes = Vec::new();
@@ -78,7 +79,7 @@ fn random_contents_stay_readable() {
     }
 }
 
-/// Whether all of `bytes` passed; panics when what came out is not what amiquip survives.
+/// Returns whether all of `bytes` passed; panics if amiquip could not parse the output.
 fn survives(mut guard: Guard, bytes: Vec<u8>, random: &mut StdRng, round: u32) -> bool {
     let size = random.random_range(1..200);
     let pieces = bytes.chunks(size).map(<[u8]>::to_vec);
@@ -88,14 +89,11 @@ fn survives(mut guard: Guard, bytes: Vec<u8>, random: &mut StdRng, round: u32) -
     if let Err(problem) = parsed(&out) {
         panic!("round {round}: {bytes:02x?} came out as {problem}");
     }
-    assert!(
-        guard.bytes.len() <= CHUNK,
-        "round {round}: nothing here is larger"
-    );
+    assert!(guard.bytes.len() <= CHUNK, "round {round}: the buffer grew");
     end.is_ok()
 }
 
-fn spoil(bytes: &mut Vec<u8>, random: &mut StdRng) {
+fn corrupt(bytes: &mut Vec<u8>, random: &mut StdRng) {
     let at = random.random_range(0..bytes.len());
     match random.random_range(0..7) {
         0 => bytes[at] = random.random(),
@@ -111,7 +109,7 @@ fn spoil(bytes: &mut Vec<u8>, random: &mut StdRng) {
     }
 }
 
-/// Types, small lengths, and bytes that are never UTF-8.
+/// Mostly type bytes, small lengths, and bytes that are invalid in UTF-8.
 fn likely_byte(random: &mut StdRng) -> u8 {
     const TYPES: &[u8] = b"tbBsSuUIilLfdDATFxVZ";
     match random.random_range(0..6) {
@@ -157,7 +155,7 @@ fn samples() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn memory_stays_bounded_while_a_large_frame_trickles_in() {
+fn memory_is_bounded_while_a_large_frame_arrives() {
     let announced = header(1, 3, 0x2000, &long(&vec![b'x'; LARGEST_FRAME - 18]));
     let mut guard = open();
     let pieces = announced.chunks(1 << 20).map(<[u8]>::to_vec);
@@ -165,7 +163,7 @@ fn memory_stays_bounded_while_a_large_frame_trickles_in() {
     end.unwrap();
     assert_eq!(out.len(), announced.len());
     assert!(guard.bytes.capacity() <= 2 * (LARGEST_FRAME + 8));
-    // Nothing is made ready for what was only announced.
+    // No memory is allocated for an announced size.
     let mut guard = open();
     let (_, end) = read_all(
         &mut guard,
@@ -203,7 +201,7 @@ fn values() -> impl Strategy<Value = AMQPValue> {
     })
 }
 
-/// A message as amq-protocol writes it.
+/// A message as amq-protocol encodes it.
 fn message(table: FieldTable, key: String, content: &[u8]) -> Vec<u8> {
     let mut room = vec![0; 1 << 17];
     let deliver = AMQPClass::Basic(AMQPMethod::Deliver(Deliver {
@@ -232,7 +230,10 @@ proptest! {
 
     #[test]
     fn valid_traffic_passes_byte_for_byte(
-        messages in vec((btree_map("\\PC{0,10}", values(), 0..8), "\\PC{0,20}", vec(any::<u8>(), 0..3000)), 1..4),
+        messages in vec(
+            (btree_map("\\PC{0,10}", values(), 0..8), "\\PC{0,20}", vec(any::<u8>(), 0..3000)),
+            1..4,
+        ),
         cuts in vec(1..400_usize, 1..20),
         room in 1..5000_usize,
     ) {

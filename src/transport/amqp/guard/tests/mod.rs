@@ -1,4 +1,4 @@
-//! One test per repair.
+//! Tests of the frame guard, one per repair.
 
 mod frames;
 mod fuzz;
@@ -23,7 +23,7 @@ fn new_guard() -> Guard {
 }
 
 #[test]
-fn what_is_sound_passes_as_it_is() {
+fn valid_frames_pass_unchanged() {
     let bytes = [
         tune(131_072),
         frame(HEARTBEAT, 0, b""),
@@ -39,7 +39,7 @@ fn what_is_sound_passes_as_it_is() {
 }
 
 #[test]
-fn text_in_a_table_becomes_bytes() {
+fn bad_text_in_a_table_becomes_bytes() {
     let nested = entry(b"deep", b'S', &long(BAD));
     let array = [&[b'S'][..], &long(BAD), b"V"].concat();
     let entries = [
@@ -67,7 +67,7 @@ fn text_in_a_table_becomes_bytes() {
 }
 
 #[test]
-fn text_outside_of_a_table_gets_question_marks() {
+fn bad_text_outside_a_table_gets_question_marks() {
     let out = guarded(&deliver(1, 7, BAD)).unwrap();
     let AMQPFrame::Method(1, AMQPClass::Basic(AMQPMethod::Deliver(got))) = &first(&out) else {
         panic!("{out:?}");
@@ -76,7 +76,7 @@ fn text_outside_of_a_table_gets_question_marks() {
     assert_eq!(got.exchange, "events");
     assert_eq!(got.delivery_tag, 7);
 
-    // All properties: none of them may end the connection.
+    // Every property with bad text, since none may end the connection.
     let table = long(&entry(BAD, b't', &[1]));
     let text = short(BAD);
     let time = [0; 8];
@@ -103,13 +103,13 @@ fn text_outside_of_a_table_gets_question_marks() {
     let headers = properties.headers().as_ref().unwrap();
     assert_eq!(headers["a??b"], AMQPValue::Boolean(true));
 
-    // A character that is cut off at the end, and bad bytes in a row.
+    // A truncated character at the end.
     let cut = guarded(&deliver(1, 7, b"\xC3\xA9\xC3")).unwrap();
     assert!(cut.windows(4).any(|bytes| bytes == b"\x03\xC3\xA9?"));
 }
 
 #[test]
-fn reply_texts_and_other_methods_are_read_too() {
+fn reply_texts_and_other_methods_are_repaired() {
     let close = |text: &[u8]| {
         let arguments = [&[1, 64][..], &short(text), &[0, 0, 0, 0]].concat();
         [method(0, 10, 50, &arguments), method(3, 20, 40, &arguments)].concat()
@@ -133,7 +133,7 @@ fn reply_texts_and_other_methods_are_read_too() {
 }
 
 #[test]
-fn what_lies_deeper_than_32_levels_becomes_bytes() {
+fn values_below_32_levels_become_bytes() {
     for kind in [b'F', b'A'] {
         let mut value = Vec::new();
         for _ in 0..5_000 {
@@ -177,7 +177,7 @@ fn inner(value: &AMQPValue) -> Option<&AMQPValue> {
 }
 
 #[test]
-fn a_value_nobody_knows_becomes_bytes_with_all_behind_it() {
+fn unknown_type_becomes_bytes_with_the_rest() {
     let entries = [
         entry(b"attempt", b'I', &[0, 0, 0, 3]),
         entry(b"new", b'Z', b"\x01\x02\x03\x04\x05\x06"),
@@ -192,7 +192,7 @@ fn a_value_nobody_knows_becomes_bytes_with_all_behind_it() {
     );
     assert_eq!(id.as_deref(), Some("id"));
 
-    // Too short for a byte array: its table ends there.
+    // Too short for a byte array, so the table ends there.
     let nested = [entry(b"one", b't', &[1]), entry(b"two", b'Z', b"\x01\x02")].concat();
     let entries = [
         entry(b"table", b'F', &long(&nested)),
@@ -206,7 +206,7 @@ fn a_value_nobody_knows_becomes_bytes_with_all_behind_it() {
 }
 
 #[test]
-fn a_value_longer_than_its_table_becomes_what_there_is() {
+fn value_longer_than_its_table_is_shortened() {
     for kind in *b"SxFA" {
         let nested = [b"\x01n", &[kind][..], &[0xFF; 4], b"abc"].concat();
         let entries = [
@@ -223,7 +223,7 @@ fn a_value_longer_than_its_table_becomes_what_there_is() {
         assert_eq!(table["attempt"], AMQPValue::LongInt(3));
         assert_eq!(id.as_deref(), Some("id"));
     }
-    // A name longer than its table ends it.
+    // A name longer than its table ends the table.
     let (table, id) = table_of(
         &guarded(&headers(
             &[&entry(b"a", b'V', b"")[..], b"\x09name"].concat(),
@@ -235,7 +235,7 @@ fn a_value_longer_than_its_table_becomes_what_there_is() {
 }
 
 #[test]
-fn properties_that_end_too_early_are_taken_away() {
+fn truncated_properties_are_removed() {
     let table = long(&entry(b"a", b'V', b""));
     for rest in [&b""[..], b"\x09short"] {
         let bytes = header(1, 0, 0x2480, &[&table, rest].concat());
@@ -262,7 +262,7 @@ fn properties_of(bytes: &[u8]) -> AMQPProperties {
     }
 }
 
-/// The headers and the message id.
+/// The headers and the message id of the first frame.
 fn table_of(bytes: &[u8]) -> (FieldTable, Option<String>) {
     let properties = properties_of(bytes);
     (

@@ -1,4 +1,5 @@
-//! Frames by hand, a wire that cuts them anywhere, and amiquip's way of reading them.
+//! Helpers of the guard's tests: frame builders, a fragmenting reader, and amiquip's way of
+//! reading.
 
 use crate::transport::amqp::guard::{Guard, frames};
 use amq_protocol::frame::{AMQPFrame, parse_frame};
@@ -19,7 +20,7 @@ pub(super) fn method(channel: u16, class: u16, method: u16, arguments: &[u8]) ->
     frame(frames::METHOD, channel, &[&id, arguments].concat())
 }
 
-/// connection.tune.
+/// Encodes a connection.tune.
 pub(super) fn tune(frame_max: u32) -> Vec<u8> {
     method(
         0,
@@ -49,7 +50,7 @@ pub(super) fn deliver(channel: u16, tag: u64, routing_key: &[u8]) -> Vec<u8> {
     method(channel, 60, 60, &arguments.concat())
 }
 
-/// A content header; `properties` are those of `flags`, in order.
+/// Encodes a content header; `properties` are those of `flags`, in order.
 pub(super) fn header(channel: u16, body: u64, flags: u16, properties: &[u8]) -> Vec<u8> {
     let payload = [
         &[0, 60, 0, 0][..],
@@ -60,7 +61,7 @@ pub(super) fn header(channel: u16, body: u64, flags: u16, properties: &[u8]) -> 
     frame(frames::HEADER, channel, &payload.concat())
 }
 
-/// A content header with nothing but a table of headers and, behind it, a message id.
+/// Encodes a content header with a table of headers, followed by a message id.
 pub(super) fn headers(entries: &[u8]) -> Vec<u8> {
     header(1, 3, 0x2080, &[long(entries), short(b"id")].concat())
 }
@@ -81,7 +82,8 @@ pub(super) fn entry(name: &[u8], kind: u8, value: &[u8]) -> Vec<u8> {
     [&short(name)[..], &[kind], value].concat()
 }
 
-/// Gives its pieces one a read, `WouldBlock` after each, and in the end whatever `end` says.
+/// A reader that returns one piece per read and `WouldBlock` after each; at the end it returns end
+/// of file if `eof` is set, else `WouldBlock`.
 pub(super) struct Pieces {
     pieces: VecDeque<Vec<u8>>,
     blocks: bool,
@@ -115,7 +117,7 @@ impl Read for Pieces {
             return Ok(0);
         };
         let count = piece.len().min(buffer.len());
-        assert!(count > 0, "the guard asks for nothing");
+        assert!(count > 0, "the guard reads into an empty buffer");
         buffer[..count].copy_from_slice(&piece[..count]);
         piece.drain(..count);
         if piece.is_empty() {
@@ -126,7 +128,7 @@ impl Read for Pieces {
     }
 }
 
-/// Reads as amiquip does: at each wake-up until `WouldBlock`. Returns what came, and how it ended.
+/// Reads like amiquip, until `WouldBlock` at each wake-up. Returns the bytes and the result.
 pub(super) fn read_all(
     guard: &mut Guard,
     wire: &mut Pieces,
@@ -148,7 +150,7 @@ pub(super) fn read_all(
     }
 }
 
-/// What a guard whose connection is open lets out for `bytes`, read in one piece.
+/// The output of a guard with an open connection for `bytes` in one piece.
 pub(super) fn guarded(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut guard = open();
     let mut wire = Pieces::new([bytes.to_vec()]);
@@ -156,7 +158,7 @@ pub(super) fn guarded(bytes: &[u8]) -> io::Result<Vec<u8>> {
     end.map(|()| out)
 }
 
-/// A guard behind connection.tune, with RabbitMQ's frame_max.
+/// A guard after connection.tune, with the default `frame_max` of RabbitMQ.
 pub(super) fn open() -> Guard {
     let mut guard = super::new_guard();
     let (_, end) = read_all(&mut guard, &mut Pieces::new([tune(131_072)]), || 4096);
@@ -164,7 +166,7 @@ pub(super) fn open() -> Guard {
     guard
 }
 
-/// The frames in `bytes`, found and read as amiquip does; the last may be incomplete.
+/// Parses the frames in `bytes` like amiquip. The last frame may be incomplete.
 pub(super) fn parsed(mut bytes: &[u8]) -> Result<Vec<AMQPFrame>, String> {
     let mut frames = Vec::new();
     while let Some(size) = bytes.get(3..7) {
