@@ -131,7 +131,7 @@ impl Options {
         }
 
         if options.queues.is_empty() {
-            return Err("missing argument QUEUE".into());
+            return Err("no queue given".into());
         }
         if let Some(jitter) = jitter {
             options.policy = options
