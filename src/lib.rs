@@ -127,6 +127,7 @@ mod link;
 mod publisher;
 
 // The transport seam with its implementations, and the embedded broker.
+#[cfg(any(test, feature = "testing"))]
 mod broker;
 mod error;
 mod transport;
@@ -147,6 +148,7 @@ mod time;
 mod contract;
 #[cfg(any(doc, doctest))]
 pub mod docs;
+#[cfg(feature = "testing")]
 pub mod testing;
 
 pub use connection::health_report::{Health, HealthStatus};

@@ -18,17 +18,9 @@ pub(crate) struct MemoryUrl {
 }
 
 impl MemoryUrl {
-    /// `None` for the URL of a real broker.
-    pub(crate) fn parse(text: &str) -> Option<Result<Self, String>> {
-        let text = text.trim();
-        let is_memory = text
-            .split_once("://")
-            .is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("memory"));
-        is_memory.then(|| Self::read(text))
-    }
-
-    fn read(text: &str) -> Result<Self, String> {
-        let url = Url::parse(text).map_err(|error| format!("the URL cannot be read: {error}"))?;
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let url =
+            Url::parse(text.trim()).map_err(|error| format!("the URL cannot be read: {error}"))?;
         let name = url.host_str().unwrap_or_default();
         check_name(name)?;
         let has_more = !matches!(url.path(), "" | "/")
@@ -90,7 +82,7 @@ mod tests {
     use super::*;
 
     fn error(url: &str) -> String {
-        MemoryUrl::parse(url).unwrap().unwrap_err()
+        MemoryUrl::parse(url).unwrap_err()
     }
 
     #[test]
@@ -103,9 +95,8 @@ mod tests {
             channel_max: Some(8),
             connection_timeout: Some(Duration::from_millis(500)),
         };
-        assert_eq!(MemoryUrl::parse(url), Some(Ok(expected)));
-        assert_eq!(MemoryUrl::parse("amqp://orders"), None);
-        let plain = MemoryUrl::parse("memory://Orders/").unwrap().unwrap();
+        assert_eq!(MemoryUrl::parse(url), Ok(expected));
+        let plain = MemoryUrl::parse("memory://Orders/").unwrap();
         assert_eq!((plain.name.as_str(), plain.profile), ("Orders", None));
     }
 

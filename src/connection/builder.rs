@@ -1,12 +1,12 @@
 //! How a connection is made.
 
 use super::Connection;
-use crate::broker;
-use crate::broker::{MemoryTransport, MemoryUrl};
+#[cfg(any(test, feature = "testing"))]
+use crate::broker::{self, MemoryTransport, MemoryUrl};
 use crate::error::Error;
 use crate::metrics::{Metrics, Observer};
 use crate::retry::{DEFAULT_THRESHOLD, RetryPolicy};
-use crate::time::clock::{Clock, SystemClock};
+use crate::time::clock::SystemClock;
 use crate::transport::Transport;
 #[cfg(feature = "tls")]
 use crate::transport::amqp::tls::TlsOptions;
@@ -170,9 +170,8 @@ impl ConnectionBuilder {
     /// reason; a wrong password takes RabbitMQ some seconds to refuse.
     pub fn open(self) -> Result<Connection, Error> {
         let unusable = |error: &dyn fmt::Display| Error::Configuration(error.to_string());
-        if let Some(url) = MemoryUrl::parse(&self.url) {
-            let url = url.map_err(Error::Configuration)?;
-            return self.open_embedded(&url);
+        if is_embedded(&self.url) {
+            return self.open_embedded();
         }
         let mut url = BrokerUrl::parse(&self.url).map_err(|error| unusable(&error))?;
         if let Some(interval) = self.heartbeat {
@@ -192,13 +191,21 @@ impl ConnectionBuilder {
         Connection::open_over(self, transports, limit, SystemClock::shared())
     }
 
-    fn open_embedded(self, url: &MemoryUrl) -> Result<Connection, Error> {
+    #[cfg(not(any(test, feature = "testing")))]
+    fn open_embedded(self) -> Result<Connection, Error> {
+        let text = "a memory:// URL needs the feature `testing` of rungmq".to_owned();
+        Err(Error::Configuration(text))
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    fn open_embedded(self) -> Result<Connection, Error> {
+        let url = MemoryUrl::parse(&self.url).map_err(Error::Configuration)?;
         if !self.hosts.is_empty() {
             let text = "an embedded broker has no further hosts".to_owned();
             return Err(Error::Configuration(text));
         }
         let broker = broker::named(&url.name, url.profile).map_err(Error::Configuration)?;
-        let clock: Arc<dyn Clock> = broker.clock().clone();
+        let clock = broker.clock().clone();
         let transport = MemoryTransport {
             broker,
             heartbeat: self.heartbeat.unwrap_or(url.heartbeat),
@@ -231,6 +238,13 @@ impl ConnectionBuilder {
             url,
         }))
     }
+}
+
+/// Whether the URL is that of an embedded broker.
+fn is_embedded(url: &str) -> bool {
+    url.trim()
+        .split_once("://")
+        .is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("memory"))
 }
 
 impl fmt::Debug for ConnectionBuilder {

@@ -1,6 +1,6 @@
 //! The state of a connection, shared by its handles and its supervisor.
 
-use crate::consumer::{Consumer, do_not_wait_for_this_handler};
+use crate::consumer::{Consumer, exclude_current_handler_from_drain};
 use crate::error::Error;
 use crate::link::{DialError, LinkNotice, Uplink};
 use crate::time::clock::Clock;
@@ -152,19 +152,21 @@ impl Status {
         if is_owner_thread() {
             return Err(Error::OwnThread);
         }
-        let unwaited = do_not_wait_for_this_handler();
+        let exclusion = exclude_current_handler_from_drain();
         let _ended;
         let mut state = self.0.state.lock();
-        let of_another = !state
+        let own = state
             .consumers
             .iter()
-            .any(|consumer| consumer.has_handler(&unwaited));
+            .any(|consumer| consumer.has_handler(&exclusion));
         _ended = self.begin(&mut state, deadline);
         while !state.has_returned() {
             self.0.changed.wait(&mut state);
         }
-        if of_another {
-            unwaited.lift();
+        if own {
+            exclusion.keep();
+        } else {
+            drop(exclusion);
         }
         state.result.take().unwrap_or(Ok(()))
     }
@@ -174,7 +176,9 @@ impl Status {
             return Err(Error::OwnThread);
         }
         // A main thread ends the process with this, so it waits for what a handler does after its own close, too.
-        let in_handler = do_not_wait_for_this_handler().is_in_handler();
+        let exclusion = exclude_current_handler_from_drain();
+        let in_handler = exclusion.is_in_handler();
+        exclusion.keep();
         let mut state = self.0.state.lock();
         while !(state.phase.has_ended() || in_handler && state.quiet) {
             self.0.changed.wait(&mut state);

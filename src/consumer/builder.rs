@@ -1,4 +1,4 @@
-//! How a consumer is made.
+//! The builder of a consumer: its options, their defaults, and their validation.
 
 use super::{Consumer, Registrar, Settings, thread};
 use crate::error::Error;
@@ -12,14 +12,15 @@ use crate::time::deadline::Deadline;
 use std::fmt;
 use std::time::Duration;
 
-/// Prefetch unless said otherwise; concurrency where that is larger.
+/// Default prefetch; a larger concurrency replaces it.
 const DEFAULT_PREFETCH: u32 = 20;
-/// Half of RabbitMQ's own limit for an unsettled delivery.
+/// Half of RabbitMQ's own timeout for an unsettled delivery.
 const DEFAULT_LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
-/// `basic.qos` has 16 bits for it, and 0 would be no limit at all.
+/// The limit of the 16-bit field in `basic.qos`, where 0 means no limit.
 const MOST_PREFETCH: u32 = 65_535;
 
-/// How a queue is consumed. Made by [`Connection::consumer`](crate::Connection::consumer); [`start`](Self::start) ends it.
+/// Configures a consumer. Created by [`Connection::consumer`](crate::Connection::consumer), used up
+/// by [`start`](Self::start).
 ///
 /// ```no_run
 /// use rungmq::{Ack, Connection, Message, RetryPolicy, Text};
@@ -55,18 +56,19 @@ pub struct ConsumerBuilder<'a, C = Json> {
     longest_wait: Duration,
 }
 
-/// What becomes of a message that can neither be handled nor set aside.
+/// What becomes of a message that cannot be set aside.
 ///
-/// That is so when its dead-letter or parked queue is gone and cannot be declared again, or when the user may not publish to
-/// the default exchange.
+/// A message cannot be set aside when its dead-letter or parked queue is missing and cannot be
+/// declared again, or when the user may not publish to the default exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SetAsideFailure {
-    /// It is rejected: it ends once and visibly, in the queue's own dead-letter exchange if it has one, and is lost
-    /// otherwise. The default.
+    /// Reject the message. It goes to the queue's own dead-letter exchange, and is lost when there
+    /// is none. The default.
     #[default]
     Reject,
-    /// It is handed back, paced, for as long as it takes. On a quorum queue each time counts against the delivery limit.
+    /// Requeue the message, with growing pauses, until it can be set aside. On a quorum queue each
+    /// requeue counts against the delivery limit.
     Requeue,
 }
 
@@ -93,17 +95,18 @@ impl<'a> ConsumerBuilder<'a> {
 }
 
 impl<'a, C> ConsumerBuilder<'a, C> {
-    /// How many handlers run at a time. Defaults to 1, which keeps the queue's order but for retries.
+    /// Number of handlers that run at a time. Defaults to 1, which preserves the queue's order
+    /// except for retries.
     pub fn concurrency(mut self, handlers: u32) -> Self {
         self.concurrency = handlers;
         self
     }
 
-    /// How many deliveries may be unsettled, waiting ones included, from 1 to 65535. Defaults to 20, or to the concurrency
-    /// if that is larger.
+    /// Limit of unsettled deliveries, including those that wait, from 1 to 65535. Defaults to 20,
+    /// or to the concurrency if that is larger.
     ///
-    /// A delivery that is held for 30 minutes makes RabbitMQ close the channel: prefetch × handler time / concurrency must
-    /// stay well below that.
+    /// RabbitMQ closes the channel of a delivery that stays unsettled for 30 minutes, so prefetch ×
+    /// handler time / concurrency must stay well below that.
     pub fn prefetch(mut self, deliveries: u32) -> Self {
         self.prefetch = Some(deliveries);
         self
@@ -116,24 +119,30 @@ impl<'a, C> ConsumerBuilder<'a, C> {
         self
     }
 
-    /// From this delay on a retry waits on the broker, in a rung; shorter ones wait in the consumer. Zero is never on the
-    /// broker. Defaults to the connection's threshold, which defaults to 30 s. It must be the one that the topology has.
+    /// The delay from which a retry waits on the broker, in a rung (a retry queue); shorter delays
+    /// wait in the consumer. Zero keeps all waits in the consumer. Defaults to the connection's
+    /// threshold, which defaults to 30 s. It must equal the threshold of the topology.
     ///
-    /// A wait in the consumer is cut to 15 minutes, because RabbitMQ allows no delivery to be held for 30.
+    /// Waits in the consumer are capped, see [`longest_wait`](Self::longest_wait).
     pub fn retry_threshold(mut self, threshold: Duration) -> Self {
         self.threshold = threshold;
         self
     }
 
-    /// The longest that a retry waits in the consumer: a delivery that is held for 30 minutes makes RabbitMQ close the
-    /// channel. After this the next attempt comes early, with a warning. Defaults to 15 min.
+    /// The longest wait of a retry in the consumer. Defaults to 15 min.
+    ///
+    /// RabbitMQ closes the channel of a delivery that stays unsettled for 30 minutes. A longer
+    /// delay is capped, with a warning, and the next attempt comes early.
     pub fn longest_wait(mut self, wait: Duration) -> Self {
         self.longest_wait = wait;
         self
     }
 
-    /// Whether the consumer declares its dead-letter and parked queues and its rungs before it subscribes. Defaults to
-    /// true. Even if not, it declares a dead-letter or parked queue that takes no message again.
+    /// Whether the consumer declares its dead-letter and parked queues and its rungs before it
+    /// subscribes. Defaults to true.
+    ///
+    /// With false it still declares a dead-letter or parked queue again when a copy to it is
+    /// returned.
     pub fn declare(mut self, declare: bool) -> Self {
         self.declare = declare;
         self
@@ -145,7 +154,7 @@ impl<'a, C> ConsumerBuilder<'a, C> {
         self
     }
 
-    /// How bodies become payloads. Defaults to [`Json`].
+    /// The codec that decodes bodies into payloads. Defaults to [`Json`].
     pub fn codec<D>(self, codec: D) -> ConsumerBuilder<'a, D> {
         ConsumerBuilder {
             connection: self.connection,
@@ -161,15 +170,18 @@ impl<'a, C> ConsumerBuilder<'a, C> {
         }
     }
 
-    /// Declares the consumer's share, subscribes, and calls `handle` for every delivery, on the library's threads. It returns
-    /// once the broker has accepted the subscription.
+    /// Declares the consumer's queues, subscribes, and calls `handle` for every delivery on the
+    /// library's threads. Returns once the broker has accepted the subscription.
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`]: options that make no sense. [`Error::Ladder`] and [`Error::NameTooLong`]: rungs that cannot
-    /// stand, names too long for AMQP. [`Error::Broker`]: a source queue that does not exist, anything else the broker
-    /// refuses, with its own words. [`Error::Timeout`], [`Error::ConnectionLost`], [`Error::Closed`],
-    /// [`Error::OwnThread`]. Nothing is consumed then.
+    /// Nothing is consumed after an error.
+    ///
+    /// - [`Error::Configuration`]: contradictory or out-of-range options.
+    /// - [`Error::Ladder`], [`Error::NameTooLong`]: invalid rungs, or names too long for AMQP.
+    /// - [`Error::Broker`]: the source queue does not exist, or the broker refuses something else;
+    ///   its own text is included.
+    /// - [`Error::Timeout`], [`Error::ConnectionLost`], [`Error::Closed`], [`Error::OwnThread`].
     pub fn start<T, R, F>(self, handle: F) -> Result<Consumer, Error>
     where
         C: Decode<T>,
@@ -181,7 +193,8 @@ impl<'a, C> ConsumerBuilder<'a, C> {
         thread::start(self.connection, settings, handler(self.codec, handle))
     }
 
-    /// Starts `size` consumers with one handler. When one cannot be started the earlier ones are stopped.
+    /// Starts `size` consumers that share one handler. When one fails to start, the earlier ones
+    /// are stopped.
     pub(crate) fn start_members<T, R, F>(
         self,
         size: usize,
@@ -244,7 +257,7 @@ impl<'a, C> ConsumerBuilder<'a, C> {
         naming::check("parked queue", &naming::parked_queue(&self.queue))?;
         Ok(Settings {
             queue: self.queue.as_str().into(),
-            // It is part of thread names, which cannot hold a NUL.
+            // The label is part of thread names, which cannot contain a NUL.
             label: self.queue.replace('\0', "\u{2400}").into(),
             policy: self.policy.clone(),
             ladder,

@@ -1,4 +1,4 @@
-//! One delivery on its way through a worker, seen from outside.
+//! Deliveries that workers have started, as seen by the consumer thread and by drains.
 
 use super::Control;
 use crate::error::StrandedDelivery;
@@ -14,103 +14,120 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// What everybody may know about a delivery that was handed to the workers.
+/// A delivery that was handed to the workers.
+///
+/// Shared by its worker, the consumer thread and callers of cancel and close. The flags are
+/// independent of each other: each is stored with `Release` and read with `Acquire`, so that a
+/// reader also sees what its writer did before. A reader that comes a moment early reports the
+/// delivery as it was.
 #[derive(Debug, Default)]
-pub(crate) struct Task {
-    beginning: OnceLock<Beginning>,
+pub(crate) struct TrackedDelivery {
+    /// Set once, by the worker that takes the delivery.
+    start: OnceLock<HandlerStart>,
+    /// Its handler is done, and it waits.
     waiting: AtomicBool,
-    unwaited: AtomicBool,
+    /// Its handler waits for a drain. `swap` decides which of nested calls restores it.
+    excluded: AtomicBool,
+    /// Its channel is gone.
     stale: AtomicBool,
 }
 
+/// What is known once a handler has started.
 #[derive(Debug)]
-struct Beginning {
+struct HandlerStart {
     opened: Arc<Opened>,
     at: Instant,
 }
 
-impl Task {
-    /// A worker has taken it.
+impl TrackedDelivery {
+    /// Records that a worker has started it.
     pub(crate) fn begin(&self, opened: Arc<Opened>) {
         let at = monotonic();
-        let _ = self.beginning.set(Beginning { opened, at });
+        let _ = self.start.set(HandlerStart { opened, at });
     }
 
-    /// The message, once a worker has taken it.
+    /// The message, once a worker has started it.
     pub(crate) fn opened(&self) -> Option<&Arc<Opened>> {
-        self.beginning.get().map(|beginning| &beginning.opened)
+        self.start.get().map(|start| &start.opened)
     }
 
-    /// Whether its handler is done, and it waits for its next attempt or to be handed back.
+    /// Records whether its handler is done and it waits for its next attempt or a requeue.
     pub(crate) fn set_waiting(&self, waiting: bool) {
         self.waiting.store(waiting, Ordering::Release);
     }
 
-    /// Its channel is gone: the broker has it back already.
-    pub(crate) fn become_stale(&self) {
+    /// Records that its channel is gone, so that the broker has requeued it.
+    pub(crate) fn mark_stale(&self) {
         self.stale.store(true, Ordering::Release);
     }
 
-    /// Its handler waits for a drain, so that no drain may wait for it.
-    pub(crate) fn is_unwaited(&self) -> bool {
-        self.unwaited.load(Ordering::Acquire)
+    /// Whether its handler waits for a drain, so that no drain may wait for it.
+    pub(crate) fn is_excluded_from_drain(&self) -> bool {
+        self.excluded.load(Ordering::Acquire)
     }
 
-    /// `None` while no worker has taken it, when nobody waits for it, and when its channel is gone.
+    /// Describes it for a drain error. `None` when no worker has started it, when it is excluded
+    /// from drains, and when its channel is gone.
     pub(crate) fn stranded(&self, queue: &str) -> Option<StrandedDelivery> {
-        if self.is_unwaited() || self.stale.load(Ordering::Acquire) {
+        if self.is_excluded_from_drain() || self.stale.load(Ordering::Acquire) {
             return None;
         }
-        let beginning = self.beginning.get()?;
+        let start = self.start.get()?;
         Some(StrandedDelivery {
             queue: queue.to_owned(),
-            message_id: beginning.opened.envelope.id().to_owned(),
-            attempt: beginning.opened.envelope.attempt(),
-            running_for: beginning.at.elapsed(),
+            message_id: start.opened.envelope.id().to_owned(),
+            attempt: start.opened.envelope.attempt(),
+            running_for: start.at.elapsed(),
         })
     }
 }
 
-/// The started deliveries of one consumer whose fate is not known yet.
+/// The started deliveries of one consumer that are not settled yet.
 #[derive(Clone, Default)]
-pub(crate) struct InFlight(Arc<Mutex<Tasks>>);
+pub(crate) struct InFlight(Arc<Mutex<InFlightDeliveries>>);
 
 #[derive(Default)]
-struct Tasks {
+struct InFlightDeliveries {
     last: u64,
-    tasks: HashMap<u64, Arc<Task>>,
+    by_number: HashMap<u64, Arc<TrackedDelivery>>,
 }
 
 impl InFlight {
+    /// Number of deliveries in flight.
     pub(crate) fn len(&self) -> usize {
-        self.0.lock().tasks.len()
+        self.0.lock().by_number.len()
     }
 
-    /// Those that a drain would leave behind now, as far as can be seen from outside.
+    /// The deliveries that a drain would leave behind now, judged without the consumer thread.
     pub(crate) fn stranded(&self, queue: &str) -> Vec<StrandedDelivery> {
-        let tasks: Vec<Arc<Task>> = self.0.lock().tasks.values().cloned().collect();
-        let running = tasks
+        let deliveries: Vec<Arc<TrackedDelivery>> =
+            self.0.lock().by_number.values().cloned().collect();
+        // The lock is released here: reading a delivery must not delay workers.
+        let running = deliveries
             .iter()
-            .filter(|task| !task.waiting.load(Ordering::Acquire));
-        running.filter_map(|task| task.stranded(queue)).collect()
+            .filter(|delivery| !delivery.waiting.load(Ordering::Acquire));
+        running
+            .filter_map(|delivery| delivery.stranded(queue))
+            .collect()
     }
 
     pub(crate) fn begin(
         &self,
-        task: &Arc<Task>,
+        delivery: &Arc<TrackedDelivery>,
         queue: &Arc<str>,
         metrics: &Metrics,
         attempt: u32,
-    ) -> Started {
+    ) -> InFlightGuard {
         let number = {
-            let mut tasks = self.0.lock();
-            tasks.last += 1;
-            let number = tasks.last;
-            tasks.tasks.insert(number, task.clone());
+            let mut deliveries = self.0.lock();
+            deliveries.last += 1;
+            let number = deliveries.last;
+            deliveries.by_number.insert(number, delivery.clone());
             number
         };
+        // Counted with the lock released, because a metrics hook is user code.
         metrics.received(&Received::new(queue, attempt));
-        Started {
+        InFlightGuard {
             number,
             in_flight: self.clone(),
             queue: queue.clone(),
@@ -127,86 +144,107 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// A started delivery, counted until its fate is known. Dropped without one, its outcome was thrown away.
+/// Counts a started delivery as in flight until it is dropped.
+///
+/// Dropping it reports the outcome to the metrics: the one given to [`end`](Self::end), or
+/// [`Outcome::Discarded`].
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct InFlightGuard {
     number: u64,
     in_flight: InFlight,
     queue: Arc<str>,
     metrics: Metrics,
     outcome: Outcome,
+    /// How long the handler ran; `None` when it did not.
     pub(crate) handler_time: Option<Duration>,
 }
 
-impl Started {
+impl InFlightGuard {
+    /// Ends it with this outcome.
     pub(crate) fn end(mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
 }
 
-impl Drop for Started {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         let consumed = Consumed::new(&self.queue, self.outcome, self.handler_time);
         self.metrics.consumed(&consumed);
-        self.in_flight.0.lock().tasks.remove(&self.number);
+        // Removed last: when nothing is in flight, the metrics are complete.
+        self.in_flight.0.lock().by_number.remove(&self.number);
     }
 }
 
+/// The delivery a handler runs for, and the inbox of its consumer.
+type CurrentHandler = (Arc<TrackedDelivery>, Sender<Control>);
+
 thread_local! {
-    /// What this thread, a worker, is handling. It is a fact about the thread, so it cannot live anywhere else.
-    static HANDLING: RefCell<Option<(Arc<Task>, Sender<Control>)>> = const { RefCell::new(None) };
+    /// The delivery that this thread handles, and its consumer; `None` outside of a handler.
+    static CURRENT_HANDLER: RefCell<Option<CurrentHandler>> = const { RefCell::new(None) };
 }
 
-/// Runs the handler of `task` on this thread.
-pub(crate) fn handling<R>(
-    task: &Arc<Task>,
+/// Runs `handle` with `delivery` as the current one of this thread.
+pub(crate) fn with_current_handler<R>(
+    delivery: &Arc<TrackedDelivery>,
     control: &Sender<Control>,
     handle: impl FnOnce() -> R,
 ) -> R {
-    HANDLING.set(Some((task.clone(), control.clone())));
+    CURRENT_HANDLER.set(Some((delivery.clone(), control.clone())));
+    // `handle` catches panics, so the value is always reset.
     let result = handle();
-    HANDLING.set(None);
+    CURRENT_HANDLER.set(None);
     result
 }
 
-/// The mark that a call has made on the delivery whose handler makes the call.
+/// Excludes a delivery from every drain until it is dropped. Rule 16.
 #[must_use]
-pub(crate) struct Unwaited {
+pub(crate) struct DrainExclusion {
     in_handler: bool,
-    /// Unless an earlier call had made it.
-    marked: Option<(Arc<Task>, Sender<Control>)>,
+    /// The delivery and its consumer; `None` when no handler runs here, or when an outer call has
+    /// excluded the delivery already and restores it.
+    excluded: Option<CurrentHandler>,
 }
 
-impl Unwaited {
+impl DrainExclusion {
+    /// Whether the call was made inside a handler.
     pub(crate) fn is_in_handler(&self) -> bool {
         self.in_handler
     }
 
-    /// Whether the handler belongs to the consumer with this `control`.
+    /// Whether this exclusion is on a delivery of the consumer with this `control`.
     pub(crate) fn is_of(&self, control: &Sender<Control>) -> bool {
-        let marked = self.marked.as_ref();
-        marked.is_some_and(|(_, own)| own.same_channel(control))
+        let excluded = self.excluded.as_ref();
+        excluded.is_some_and(|(_, own)| own.same_channel(control))
     }
 
-    /// The call is over and has not ended the handler's own consumer, whose drain, when it comes, waits for it as for any.
-    pub(crate) fn lift(self) {
-        if let Some((task, _)) = self.marked {
-            task.unwaited.store(false, Ordering::Release);
+    /// Makes the exclusion permanent. The call has stopped the handler's own consumer, and that
+    /// drain goes on after the call returns.
+    pub(crate) fn keep(mut self) {
+        self.excluded = None;
+    }
+}
+
+impl Drop for DrainExclusion {
+    fn drop(&mut self) {
+        if let Some((delivery, _)) = &self.excluded {
+            delivery.excluded.store(false, Ordering::Release);
         }
     }
 }
 
-/// When this thread runs a handler, its delivery is not waited for by any drain: it is about to wait for one itself.
-pub(crate) fn do_not_wait_for_this_handler() -> Unwaited {
-    HANDLING.with_borrow(|handling| {
-        let mark = |(task, control): &(Arc<Task>, Sender<Control>)| {
-            let marked = !task.unwaited.swap(true, Ordering::AcqRel);
-            drop(control.send(Control::LookAgain));
-            marked.then(|| (task.clone(), control.clone()))
+/// Excludes the delivery that this thread handles, if any, because its handler is about to wait for
+/// a drain itself.
+pub(crate) fn exclude_current_handler_from_drain() -> DrainExclusion {
+    CURRENT_HANDLER.with_borrow(|current| {
+        let exclude = |(delivery, control): &CurrentHandler| {
+            let first = !delivery.excluded.swap(true, Ordering::AcqRel);
+            // A drain that is already waiting for this delivery checks again.
+            let _ = control.send(Control::Wake);
+            first.then(|| (delivery.clone(), control.clone()))
         };
-        Unwaited {
-            in_handler: handling.is_some(),
-            marked: handling.as_ref().and_then(mark),
+        DrainExclusion {
+            in_handler: current.is_some(),
+            excluded: current.as_ref().and_then(exclude),
         }
     })
 }
@@ -219,7 +257,7 @@ mod tests {
     use crate::message::headers::Headers;
     use crate::message::headers::Properties;
 
-    fn task(id: &str) -> Arc<Task> {
+    fn delivery(id: &str) -> Arc<TrackedDelivery> {
         let delivery = Delivery {
             tag: 1,
             redelivered: false,
@@ -231,28 +269,28 @@ mod tests {
         };
         let (properties, headers) = (&delivery.properties, &delivery.headers);
         let envelope = Envelope::read(properties, headers, "q", 0, || id.to_owned());
-        let task = Arc::new(Task::default());
-        task.begin(Arc::new(Opened::new(delivery, envelope)));
-        task
+        let tracked = Arc::new(TrackedDelivery::default());
+        tracked.begin(Arc::new(Opened::new(delivery, envelope)));
+        tracked
     }
 
     #[test]
-    fn stranded_is_what_runs_unless_it_waits_or_its_channel_is_gone() {
+    fn stranded_lists_running_deliveries_only() {
         let (in_flight, queue) = (InFlight::default(), Arc::from("q"));
-        let tasks = ["runs", "waits", "stale", "closes"].map(task);
+        let deliveries = ["runs", "waits", "stale", "closes"].map(delivery);
         let metrics = Metrics::default();
-        let started = tasks
+        let guards = deliveries
             .each_ref()
-            .map(|task| in_flight.begin(task, &queue, &metrics, 1));
-        let [_runs, waits, stale, closes] = &tasks;
+            .map(|delivery| in_flight.begin(delivery, &queue, &metrics, 1));
+        let [_runs, waits, stale, closes] = &deliveries;
         waits.set_waiting(true);
-        stale.become_stale();
-        closes.unwaited.store(true, Ordering::Release);
+        stale.mark_stale();
+        closes.excluded.store(true, Ordering::Release);
         assert_eq!(in_flight.len(), 4);
         let stranded = in_flight.stranded("q");
         assert_eq!(stranded.len(), 1, "{stranded:?}");
         assert_eq!(stranded[0].message_id, "runs");
-        drop(started);
+        drop(guards);
         assert_eq!(in_flight.stranded("q"), []);
     }
 }

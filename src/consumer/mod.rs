@@ -1,11 +1,14 @@
-//! Consumers: a handle, a builder, and the thread that keeps a subscription alive.
+//! Consumers: the handle, its builder, and the thread that keeps a subscription alive.
+//!
+//! Each consumer has one owner thread ([`thread`]), which alone decides what becomes of a delivery,
+//! and a pool of workers ([`workers`]), which run the handler. The handle and the connection reach
+//! the thread through [`Control`] and the fields of [`ConsumerShared`].
 
 pub(crate) mod in_flight;
 pub(crate) mod thread;
 pub(crate) mod workers;
 
 mod builder;
-mod share;
 mod subscription;
 
 use crate::error::{DrainTimeout, Error, StrandedDelivery};
@@ -24,41 +27,45 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use workers::Pool;
+use workers::WorkerPool;
 
 pub use builder::{ConsumerBuilder, SetAsideFailure};
-pub(crate) use in_flight::{Unwaited, do_not_wait_for_this_handler};
+pub(crate) use in_flight::{DrainExclusion, exclude_current_handler_from_drain};
 
-/// After a deadline, for the broker's last answers; the kill switch comes then.
+/// How long after a deadline the broker's last answers are awaited before the sockets are shut
+/// down.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
-/// What a consumer asks of its connection.
+/// What a consumer uses of its connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Services {
     pub(crate) publisher: Publisher,
+    /// Source of waits, ages and pauses.
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
-    /// Bounds each call to the broker.
+    /// Limit of each call to the broker.
     pub(crate) call_timeout: Duration,
 }
 
-/// Where the connection keeps its consumers.
+/// The registry of a connection's consumers.
 pub(crate) trait Registrar {
-    /// The services of a connection that is up, and its present link.
+    /// Returns the services of a connection that is up, and its current link.
     fn services(&self) -> Result<(Services, Uplink), Error>;
 
+    /// Adds a consumer, so that a close stops it.
     fn register(&self, consumer: &Consumer);
 }
 
-/// What the consumer thread is told from outside.
+/// Messages to the consumer thread.
 #[derive(Debug)]
 pub(crate) enum Control {
+    /// Begins the drain, or moves its deadline earlier.
     Stop(Deadline),
-    /// Something has changed that a wait may be for.
-    LookAgain,
+    /// Wakes the thread, so that it looks at shared state again.
+    Wake,
 }
 
-/// What a subscription works with.
+/// What a subscription is given by its consumer.
 #[derive(Clone, Copy)]
 struct Context<'a> {
     settings: &'a Settings,
@@ -66,122 +73,134 @@ struct Context<'a> {
     uplink: &'a Uplink,
 }
 
-/// What a consumer was built with.
+/// The validated options of a consumer.
 #[derive(Clone)]
 pub(crate) struct Settings {
     queue: Arc<str>,
-    /// The queue, and which member of a group this is: for logs and thread names.
+    /// The queue name, with a member number in a group; for logs and thread names.
     label: Arc<str>,
     policy: RetryPolicy,
     ladder: RetryLadder,
+    /// From this delay on a retry waits in a rung.
     threshold: Duration,
     concurrency: usize,
     prefetch: u16,
+    /// Whether the consumer declares its queues before it subscribes.
     declare: bool,
+    /// Whether a message that cannot be set aside is requeued rather than rejected.
     never_reject: bool,
+    /// Cap of a wait in the consumer.
     longest_wait: Duration,
 }
 
 /// A consumer of one queue. A cheap handle: clones are the same consumer.
 ///
-/// It belongs to its connection: dropping the handle changes nothing, and closing the connection stops it. See
-/// [`Connection::consume`](crate::Connection::consume).
+/// It belongs to its connection: dropping the handle changes nothing, and closing the connection
+/// stops it. See [`Connection::consume`](crate::Connection::consume).
 #[derive(Clone)]
-pub struct Consumer(Arc<Shared>);
+pub struct Consumer(Arc<ConsumerShared>);
 
-struct Shared {
+struct ConsumerShared {
     queue: Arc<str>,
     control: Sender<Control>,
-    pool: Pool,
+    pool: WorkerPool,
     in_flight: InFlight,
+    /// True while a subscription lives. No other field depends on it: `trouble` has its own lock.
+    /// `Release` on write pairs with `Acquire` in `is_running`.
     running: AtomicBool,
+    /// The current or last generation; ended and drained from other threads through this lock.
     generation: Mutex<Option<Arc<Generation>>>,
-    /// Dropped when a drain has nothing more to wait for.
-    busy: Mutex<Option<Over>>,
-    quiet: OverSignal,
+    /// Dropped once a drain has nothing left to wait for, which makes `drained` ready.
+    waiters: Mutex<Option<Over>>,
+    /// Ready once `waiters` is dropped.
+    drained: OverSignal,
+    /// Ready once the consumer thread has ended.
     ended: OverSignal,
-    end: Mutex<Option<End>>,
+    /// What the drain left behind; set once, by the consumer thread.
+    stranded: Mutex<Option<Vec<StrandedDelivery>>>,
+    /// Set by the first cancel. The swap alone decides which call begins the drain; `AcqRel` orders
+    /// it with the stop that follows.
     cancelled: AtomicBool,
-    /// A cancel has said what it left behind.
+    /// Set once a cancel has returned what its drain left behind, so that a close does not report
+    /// it again. `Release` pairs with the `Acquire` in `has_reported`.
     reported: AtomicBool,
-    /// By when it has to end, once it has been stopped.
+    /// The earliest deadline given so far; set by the first stop.
     deadline: Mutex<Option<Deadline>>,
-    /// The link over which the connection is up again, until the consumer thread takes it.
+    /// The new link after a reconnect, until the consumer thread takes it.
     recovered: Mutex<Option<Uplink>>,
-    /// Queues of its share that are on a cluster node that is down.
-    down: Mutex<Vec<String>>,
-    /// Why there is no subscription at the moment.
+    /// Names of declared queues that are missing or on a cluster node that is down.
+    unavailable: Mutex<Vec<String>>,
+    /// Why there is no subscription at the moment; for health.
     trouble: Mutex<Option<String>>,
 }
 
-/// How a consumer ended.
-#[derive(Debug, Default)]
-struct End {
-    stranded: Vec<StrandedDelivery>,
-}
-
 impl Consumer {
-    /// The queue that is consumed.
+    /// The name of the consumed queue.
     #[must_use]
     pub fn queue(&self) -> &str {
         &self.0.queue
     }
 
-    /// How many deliveries are between decoding and settlement: their handler runs, or they wait, or their copy is on its
-    /// way.
+    /// Number of deliveries between decoding and settlement: the handler runs, the message waits
+    /// for its next attempt, or its copy is being published.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.0.in_flight.len()
     }
 
-    /// Whether there is a live subscription. False after a cancel or a close, and for as long as the connection is lost, the
-    /// queue is gone, or the broker has closed the channel: the consumer subscribes again by itself.
+    /// Whether there is a live subscription.
+    ///
+    /// False after a cancel or a close, and while the connection is lost, the queue is missing, or
+    /// the broker has closed the channel. In those last cases the consumer subscribes again by
+    /// itself.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.0.running.load(Ordering::Acquire)
     }
 
-    /// Stops this consumer and waits for what it has started, for at most `timeout`.
+    /// Stops this consumer and waits up to `timeout` for the deliveries it has started.
     ///
-    /// Deliveries that were received but not started go back to the queue, and so do messages that wait in a worker for
-    /// their next attempt; a running handler may still return and is settled as always. The connection and its other
-    /// consumers are not touched. A second call returns `Ok` at once. A handler may call it: its own delivery is not waited for.
+    /// Deliveries that were received but not started are requeued, and so are messages that wait in
+    /// a worker for their next attempt. A running handler may still return, and its answer is
+    /// settled as usual. The connection and its other consumers are not affected. A second call
+    /// returns `Ok` immediately. A handler may call it; its own delivery is then not waited for.
     ///
     /// # Errors
     ///
-    /// [`Error::Drain`] when handlers were still running at the deadline, or their copies were not confirmed: handlers run
-    /// on, and their outcome is thrown away. [`Error::OwnThread`] on a thread of the library that runs no handler.
+    /// [`Error::Drain`] when handlers were still running at the deadline, or their copies were not
+    /// confirmed: the handlers run on, and their answers are discarded. [`Error::OwnThread`] on a
+    /// library thread that runs no handler.
     pub fn cancel(&self, timeout: Duration) -> Result<(), Error> {
         cancel(&[self], timeout)
     }
 
-    /// The connection is up again.
+    /// Hands the consumer the link of a connection that is up again.
     pub(crate) fn recover(&self, uplink: Uplink) {
         *self.0.recovered.lock() = Some(uplink);
-        drop(self.0.control.send(Control::LookAgain));
+        let _ = self.0.control.send(Control::Wake);
     }
 
-    /// Why this consumer does not do all of its work, when it does not.
+    /// Returns why this consumer does not do all of its work, if it does not.
     pub(crate) fn trouble(&self) -> Option<String> {
         if !self.is_running() {
             let trouble = self.0.trouble.lock().clone();
             return Some(trouble.unwrap_or_else(|| "not subscribed yet".to_owned()));
         }
-        let down = self.0.down.lock();
-        (!down.is_empty()).then(|| {
+        let unavailable = self.0.unavailable.lock();
+        (!unavailable.is_empty()).then(|| {
             format!(
-                "gone or on a cluster node that is down: {}",
-                down.join(", ")
+                "missing or on a cluster node that is down: {}",
+                unavailable.join(", ")
             )
         })
     }
 
-    /// Whether the handler that made a call is one of this consumer's.
-    pub(crate) fn has_handler(&self, unwaited: &Unwaited) -> bool {
-        unwaited.is_of(&self.0.control)
+    /// Whether the handler that made the call belongs to this consumer.
+    pub(crate) fn has_handler(&self, exclusion: &DrainExclusion) -> bool {
+        exclusion.is_of(&self.0.control)
     }
 
-    /// Begins the drain, unless somebody has cancelled before; whether it did.
+    /// Begins the drain unless an earlier cancel has done so. Returns whether it did.
     fn begin_cancel(&self, deadline: Deadline) -> bool {
         let first = !self.0.cancelled.swap(true, Ordering::AcqRel);
         if first {
@@ -190,36 +209,39 @@ impl Consumer {
         first
     }
 
-    /// Begins the drain, without waiting for it. No handler starts and no wait goes on once this has returned.
+    /// Begins the drain without waiting for it. Once this has returned, no handler starts and no
+    /// wait goes on.
     pub(crate) fn stop(&self, deadline: Deadline) {
         let mut earliest = self.0.deadline.lock();
         *earliest = Some(earliest.map_or(deadline, |earlier| earlier.min(deadline)));
         drop(earliest);
-        self.0.pool.shut();
+        // The pool stops before the generation drains, so that no handler starts in between.
+        self.0.pool.stop();
         self.0.running.store(false, Ordering::Release);
         if let Some(generation) = &*self.0.generation.lock() {
             generation.drain();
         }
-        drop(self.0.control.send(Control::Stop(deadline)));
+        let _ = self.0.control.send(Control::Stop(deadline));
     }
 
-    /// Waits until there is nothing more to wait for, at most until the deadline.
-    pub(crate) fn is_drained_by(&self, deadline: Deadline) -> bool {
+    /// Waits until the drain has nothing left to wait for. Returns false at the deadline.
+    pub(crate) fn wait_drained(&self, deadline: Deadline) -> bool {
         select! {
             recv(self.0.ended) -> _ => true,
-            recv(self.0.quiet) -> _ => true,
+            recv(self.0.drained) -> _ => true,
             default(deadline.left()) => false,
         }
     }
 
-    /// The deadline has passed: whatever is still running, its outcome is thrown away.
-    pub(crate) fn cut(&self) {
+    /// Ends the current generation at the deadline: answers of handlers that still run are
+    /// discarded.
+    pub(crate) fn discard_outcomes(&self) {
         if let Some(generation) = &*self.0.generation.lock() {
             generation.end();
         }
     }
 
-    /// Waits for the consumer thread, at most until the deadline; whether it has ended.
+    /// Waits for the consumer thread to end. Returns false at the deadline.
     pub(crate) fn join(&self, deadline: Deadline) -> bool {
         select! {
             recv(self.0.ended) -> _ => true,
@@ -236,60 +258,65 @@ impl Consumer {
         &self.0.ended
     }
 
-    /// Ready once a drain has nothing more to wait for.
-    pub(crate) fn quiet(&self) -> &OverSignal {
-        &self.0.quiet
+    /// Ready once a drain has nothing left to wait for.
+    pub(crate) fn drained(&self) -> &OverSignal {
+        &self.0.drained
     }
 
-    /// Whether a cancel has said already what was left behind.
+    /// Whether a cancel has already returned what its drain left behind.
     pub(crate) fn has_reported(&self) -> bool {
         self.0.reported.load(Ordering::Acquire)
     }
 
-    /// What the drain left behind. Of a consumer thread that is stuck in a call only what can be seen from outside.
+    /// Returns what the drain left behind. While the consumer thread is stuck in a call, only what
+    /// `in_flight` shows.
     fn stranded(&self) -> Vec<StrandedDelivery> {
-        match &*self.0.end.lock() {
-            Some(end) => end.stranded.clone(),
+        match &*self.0.stranded.lock() {
+            Some(stranded) => stranded.clone(),
             None => self.0.in_flight.stranded(&self.0.queue),
         }
     }
 }
 
-/// Stops consumers together and waits for them by one deadline.
+/// Stops `consumers` together and waits for all of them by one deadline.
 pub(crate) fn cancel(consumers: &[&Consumer], timeout: Duration) -> Result<(), Error> {
     if is_owner_thread() {
         return Err(Error::OwnThread);
     }
-    let unwaited = do_not_wait_for_this_handler();
+    // Rule 16: a handler that calls this must not wait for its own delivery.
+    let exclusion = exclude_current_handler_from_drain();
     let deadline = Deadline::within(timeout);
     let mut stopped = consumers.to_vec();
     stopped.retain(|consumer| consumer.begin_cancel(deadline));
     let mut late = stopped.clone();
-    late.retain(|consumer| !consumer.is_drained_by(deadline));
-    late.iter().for_each(|consumer| consumer.cut());
+    late.retain(|consumer| !consumer.wait_drained(deadline));
+    late.iter().for_each(|consumer| consumer.discard_outcomes());
     for consumer in late {
+        // The thread still writes acknowledgements and closes its channel.
         consumer.join(deadline.plus(GRACE));
     }
-    if !consumers
+    if consumers
         .iter()
-        .any(|consumer| consumer.has_handler(&unwaited))
+        .any(|consumer| consumer.has_handler(&exclusion))
     {
-        unwaited.lift();
+        exclusion.keep();
+    } else {
+        drop(exclusion);
     }
-    // A close may have shortened the time.
+    // A concurrent close may have set an earlier deadline.
     let deadlines = stopped
         .iter()
         .filter_map(|consumer| *consumer.0.deadline.lock());
     let deadline = deadlines.fold(deadline, Deadline::min);
-    let result = drained(stopped.iter().copied(), deadline);
+    let result = drain_result(stopped.iter().copied(), deadline);
     for consumer in stopped {
         consumer.0.reported.store(true, Ordering::Release);
     }
     result
 }
 
-/// What a drain of these consumers has brought.
-pub(crate) fn drained<'a>(
+/// The result of a drain of these consumers.
+pub(crate) fn drain_result<'a>(
     consumers: impl IntoIterator<Item = &'a Consumer>,
     deadline: Deadline,
 ) -> Result<(), Error> {
@@ -301,24 +328,28 @@ pub(crate) fn drained<'a>(
     }
 }
 
-impl Shared {
-    /// A new subscription begins. It finds a stop that came before it.
+impl ConsumerShared {
+    /// Starts a new generation. A stop that came before it is found in the pool and in `control`.
     fn begin_generation(&self, link: &Link) -> Arc<Generation> {
         let generation = Arc::new(Generation::new(link.activity().clone()));
         *self.generation.lock() = Some(generation.clone());
         generation
     }
 
-    fn show_down(&self, down: &[Declaration]) {
-        let queues = down.iter().filter_map(|declaration| match declaration {
-            Declaration::Queue { name, .. } => Some(name.clone()),
-            _ => None,
-        });
-        *self.down.lock() = queues.collect();
+    /// Shows the queues among `unavailable` to health.
+    fn set_unavailable(&self, unavailable: &[Declaration]) {
+        let queues = unavailable
+            .iter()
+            .filter_map(|declaration| match declaration {
+                Declaration::Queue { name, .. } => Some(name.clone()),
+                _ => None,
+            });
+        *self.unavailable.lock() = queues.collect();
     }
 
-    fn become_quiet(&self) {
-        self.busy.lock().take();
+    /// Lets callers of cancel and close return: every delivery left is excluded from drains.
+    fn release_waiters(&self) {
+        self.waiters.lock().take();
     }
 }
 

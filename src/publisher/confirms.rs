@@ -1,54 +1,50 @@
-//! Which message on a confirm channel got which answer. Pure: it is told what happened and does nothing itself.
+//! Matches confirms and returns to the messages of one confirm channel. Pure.
 
 use crate::message::delivery::{Outgoing, Returned};
+use crate::message::publish::error::PublishResult;
 use crate::transport::Confirm;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// What the broker said about one message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    Confirmed,
-    /// Confirmed, but no queue took it.
-    Returned(String),
-    Nacked,
-}
-
 /// The messages written to one confirm channel and not answered yet.
 ///
-/// A message whose limit has passed becomes a ghost: whoever waited was told, but its delivery tag is still taken until
-/// the broker answers, so it still counts here.
+/// A message whose limit has passed stays here without its waiter, since its delivery tag is taken
+/// until the broker answers. Such a message has timed out; a late answer only removes it. Rule 6.
 #[derive(Debug)]
-pub(super) struct Tracker<T> {
+pub(super) struct OutstandingConfirms<T> {
     last_tag: u64,
-    outstanding: BTreeMap<u64, Entry<T>>,
+    /// By delivery tag.
+    messages: BTreeMap<u64, OutstandingMessage<T>>,
     bytes: usize,
 }
 
+/// A message without an answer.
 #[derive(Debug)]
-struct Entry<T> {
+struct OutstandingMessage<T> {
+    /// `None` once its limit has passed.
     waiter: Option<T>,
     message: Outgoing,
     limit: Instant,
+    /// The text of the return that matched it.
     returned: Option<String>,
 }
 
-impl<T> Tracker<T> {
+impl<T> OutstandingConfirms<T> {
     pub(super) fn new() -> Self {
         Self {
             last_tag: 0,
-            outstanding: BTreeMap::new(),
+            messages: BTreeMap::new(),
             bytes: 0,
         }
     }
 
-    /// Notes that `message` was written, as the next one on this channel.
+    /// Adds `message`, the next one written to this channel.
     pub(super) fn written(&mut self, message: Outgoing, limit: Instant, waiter: T) {
         self.last_tag += 1;
         self.bytes += message.body.len();
-        self.outstanding.insert(
+        self.messages.insert(
             self.last_tag,
-            Entry {
+            OutstandingMessage {
                 waiter: Some(waiter),
                 message,
                 limit,
@@ -58,41 +54,42 @@ impl<T> Tracker<T> {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.outstanding.len()
+        self.messages.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.outstanding.is_empty()
+        self.messages.is_empty()
     }
 
-    /// The bodies that are outstanding, in bytes.
+    /// The size of the outstanding bodies, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many ghosts there are, and the bytes of their bodies.
-    pub(super) fn ghosts(&self) -> (usize, usize) {
-        let ghosts = self.outstanding.values();
-        ghosts
+    /// How many messages have timed out, and the size of their bodies in bytes.
+    pub(super) fn timed_out(&self) -> (usize, usize) {
+        let timed_out = self.messages.values();
+        timed_out
             .filter(|entry| entry.waiter.is_none())
-            .fold((0, 0), |(count, bytes), ghost| {
-                (count + 1, bytes + ghost.message.body.len())
+            .fold((0, 0), |(count, bytes), entry| {
+                (count + 1, bytes + entry.message.body.len())
             })
     }
 
-    /// The messages whose limit has passed, and that are no ghosts yet.
+    /// The messages whose limit has passed and whose waiter has not been told yet.
     pub(super) fn late(&self, now: Instant) -> impl Iterator<Item = &Outgoing> {
-        let entries = self.outstanding.values();
+        let entries = self.messages.values();
         entries
             .filter(move |entry| entry.waiter.is_some() && entry.limit <= now)
             .map(|entry| &entry.message)
     }
 
-    /// Marks every message that `returned` may be. Marking too many costs a duplicate, too few would lose a message;
-    /// false when it matches none at all.
+    /// Marks every message that `returned` may refer to; false when there is none.
+    ///
+    /// Rule 4: marking too many costs a duplicate, marking too few would lose a message.
     pub(super) fn mark_returned(&mut self, returned: &Returned) -> bool {
         let mut matched = false;
-        for entry in self.outstanding.values_mut() {
+        for entry in self.messages.values_mut() {
             let message = &entry.message;
             if message.mandatory
                 && message.properties.message_id == returned.message_id
@@ -106,11 +103,12 @@ impl<T> Tracker<T> {
         matched
     }
 
-    /// The waiters that `confirm` answers. Every return that came before it must have been marked.
-    pub(super) fn confirm(&mut self, confirm: Confirm) -> Vec<(T, Outgoing, Answer)> {
+    /// Removes the messages that `confirm` answers. Returns read before it must have been marked.
+    pub(super) fn confirm(&mut self, confirm: Confirm) -> Vec<(T, Outgoing, PublishResult)> {
+        // Tags below the oldest outstanding one are answered already.
         let first = if confirm.multiple { 0 } else { confirm.tag };
         let tags: Vec<u64> = self
-            .outstanding
+            .messages
             .range(first..=confirm.tag)
             .map(|(tag, _)| *tag)
             .collect();
@@ -119,54 +117,56 @@ impl<T> Tracker<T> {
             let Some(entry) = self.remove(tag) else {
                 continue;
             };
-            let answer = match (confirm.ack, entry.returned) {
-                (false, _) => Answer::Nacked,
-                (true, Some(text)) => Answer::Returned(text),
-                (true, None) => Answer::Confirmed,
+            let result = match (confirm.ack, entry.returned) {
+                (false, _) => PublishResult::Nacked,
+                (true, Some(text)) => PublishResult::Unroutable(text),
+                (true, None) => PublishResult::Confirmed,
             };
+            // It has timed out: the late answer only frees its tag.
             let Some(waiter) = entry.waiter else { continue };
-            answered.push((waiter, entry.message, answer));
+            answered.push((waiter, entry.message, result));
         }
         answered
     }
 
-    /// The waiters whose limit has passed; their messages become ghosts.
+    /// Takes the waiters whose limit has passed; their messages have timed out.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<T> {
         let late = self
-            .outstanding
+            .messages
             .values_mut()
             .filter(|entry| entry.limit <= now);
         late.filter_map(|entry| entry.waiter.take()).collect()
     }
 
-    /// When the next limit passes.
+    /// The next limit that passes.
     pub(super) fn next_limit(&self) -> Option<Instant> {
-        self.outstanding
+        self.messages
             .values()
             .filter(|entry| entry.waiter.is_some())
             .map(|entry| entry.limit)
             .min()
     }
 
-    /// Moves every limit: while the broker has blocked the connection the clocks of the confirms stand still.
+    /// Moves every limit by the time the connection was blocked.
     pub(super) fn postpone(&mut self, by: Duration) {
-        for entry in self.outstanding.values_mut() {
+        for entry in self.messages.values_mut() {
             entry.limit = entry.limit.checked_add(by).unwrap_or(entry.limit);
         }
     }
 
-    /// Everything that will get no answer any more, oldest first, and a fresh start: the channel is gone.
+    /// Takes the messages that were awaited, oldest first, and starts over at the first tag: the
+    /// channel is gone.
     pub(super) fn take(&mut self) -> Vec<(T, Outgoing)> {
         let taken = std::mem::replace(self, Self::new());
         taken
-            .outstanding
+            .messages
             .into_values()
             .filter_map(|entry| entry.waiter.map(|waiter| (waiter, entry.message)))
             .collect()
     }
 
-    fn remove(&mut self, tag: u64) -> Option<Entry<T>> {
-        let entry = self.outstanding.remove(&tag)?;
+    fn remove(&mut self, tag: u64) -> Option<OutstandingMessage<T>> {
+        let entry = self.messages.remove(&tag)?;
         self.bytes -= entry.message.body.len();
         Some(entry)
     }
@@ -180,10 +180,13 @@ mod tests {
     use crate::time::instant::monotonic;
     use std::sync::Arc;
 
-    fn answers(tracker: &mut Tracker<String>, confirm: Confirm) -> Vec<(String, Answer)> {
-        let answered = tracker.confirm(confirm).into_iter();
+    fn answers(
+        outstanding: &mut OutstandingConfirms<String>,
+        confirm: Confirm,
+    ) -> Vec<(String, PublishResult)> {
+        let answered = outstanding.confirm(confirm).into_iter();
         answered
-            .map(|(waiter, _, answer)| (waiter, answer))
+            .map(|(waiter, _, result)| (waiter, result))
             .collect()
     }
 
@@ -218,39 +221,42 @@ mod tests {
         }
     }
 
-    fn tracker(ids: &[&str]) -> Tracker<String> {
-        let mut tracker = Tracker::new();
+    fn outstanding(ids: &[&str]) -> OutstandingConfirms<String> {
+        let mut outstanding = OutstandingConfirms::new();
         for id in ids {
-            tracker.written(
+            outstanding.written(
                 message(id, "q"),
                 monotonic() + Duration::from_secs(10),
                 (*id).to_owned(),
             );
         }
-        tracker
+        outstanding
     }
 
     #[test]
-    fn a_multiple_confirm_answers_all_below_it_and_keeps_returns_apart() {
-        let mut tracker = tracker(&["a", "b", "c", "d"]);
-        assert!(tracker.mark_returned(&returned("b", "q")));
-        let answers = answers(&mut tracker, ack(3, true));
+    fn multiple_confirm_answers_all_below_and_keeps_returns() {
+        let mut outstanding = outstanding(&["a", "b", "c", "d"]);
+        assert!(outstanding.mark_returned(&returned("b", "q")));
+        let answers = answers(&mut outstanding, ack(3, true));
         assert_eq!(
             answers,
             [
-                ("a".to_owned(), Answer::Confirmed),
-                ("b".to_owned(), Answer::Returned("312 NO_ROUTE".to_owned())),
-                ("c".to_owned(), Answer::Confirmed)
+                ("a".to_owned(), PublishResult::Confirmed),
+                (
+                    "b".to_owned(),
+                    PublishResult::Unroutable("312 NO_ROUTE".to_owned())
+                ),
+                ("c".to_owned(), PublishResult::Confirmed)
             ]
         );
-        assert_eq!((tracker.len(), tracker.bytes()), (1, 10));
+        assert_eq!((outstanding.len(), outstanding.bytes()), (1, 10));
     }
 
     #[test]
-    fn a_nack_is_never_taken_for_an_ack() {
-        let mut tracker = tracker(&["a", "b"]);
+    fn nack_is_not_an_ack() {
+        let mut outstanding = outstanding(&["a", "b"]);
         let answers = answers(
-            &mut tracker,
+            &mut outstanding,
             Confirm {
                 tag: 2,
                 multiple: true,
@@ -258,58 +264,60 @@ mod tests {
             },
         );
         assert!(
-            answers.iter().all(|(_, answer)| *answer == Answer::Nacked),
+            answers
+                .iter()
+                .all(|(_, answer)| *answer == PublishResult::Nacked),
             "{answers:?}"
         );
         assert_eq!(answers.len(), 2);
     }
 
     #[test]
-    fn a_return_marks_every_message_it_may_be() {
-        let mut tracker = tracker(&["a", "a", "b"]);
-        assert!(tracker.mark_returned(&returned("a", "q")));
-        let returned_count = tracker
+    fn return_marks_every_possible_message() {
+        let mut outstanding = outstanding(&["a", "a", "b"]);
+        assert!(outstanding.mark_returned(&returned("a", "q")));
+        let returned_count = outstanding
             .confirm(ack(3, true))
             .iter()
-            .filter(|(_, _, answer)| matches!(answer, Answer::Returned(_)))
+            .filter(|(_, _, answer)| matches!(answer, PublishResult::Unroutable(_)))
             .count();
         assert_eq!(returned_count, 2);
     }
 
     #[test]
-    fn a_return_of_another_queue_or_id_matches_nothing() {
-        let mut tracker = tracker(&["a"]);
-        assert!(!tracker.mark_returned(&returned("a", "other")));
-        assert!(!tracker.mark_returned(&returned("b", "q")));
+    fn return_of_another_queue_or_id_matches_nothing() {
+        let mut outstanding = outstanding(&["a"]);
+        assert!(!outstanding.mark_returned(&returned("a", "other")));
+        assert!(!outstanding.mark_returned(&returned("b", "q")));
         assert_eq!(
-            answers(&mut tracker, ack(1, false)),
-            [("a".to_owned(), Answer::Confirmed)]
+            answers(&mut outstanding, ack(1, false)),
+            [("a".to_owned(), PublishResult::Confirmed)]
         );
     }
 
     #[test]
-    fn a_late_answer_only_frees_the_ghost() {
-        let mut tracker = tracker(&["a", "b"]);
+    fn late_answer_only_removes_the_timed_out_message() {
+        let mut outstanding = outstanding(&["a", "b"]);
         assert_eq!(
-            tracker.expire(monotonic() + Duration::from_secs(11)),
+            outstanding.expire(monotonic() + Duration::from_secs(11)),
             ["a", "b"]
         );
-        assert_eq!((tracker.ghosts(), tracker.len()), ((2, 20), 2));
-        assert_eq!(tracker.next_limit(), None);
-        assert_eq!(answers(&mut tracker, ack(2, true)), []);
-        assert!(tracker.is_empty());
-        assert_eq!(tracker.bytes(), 0);
+        assert_eq!((outstanding.timed_out(), outstanding.len()), ((2, 20), 2));
+        assert_eq!(outstanding.next_limit(), None);
+        assert_eq!(answers(&mut outstanding, ack(2, true)), []);
+        assert!(outstanding.is_empty());
+        assert_eq!(outstanding.bytes(), 0);
     }
 
     #[test]
-    fn confirms_out_of_order_and_repeated_answer_once() {
-        let mut tracker = tracker(&["a", "b", "c"]);
+    fn out_of_order_and_repeated_confirms_answer_once() {
+        let mut outstanding = outstanding(&["a", "b", "c"]);
         assert_eq!(
-            answers(&mut tracker, ack(2, false)),
-            [("b".to_owned(), Answer::Confirmed)]
+            answers(&mut outstanding, ack(2, false)),
+            [("b".to_owned(), PublishResult::Confirmed)]
         );
-        assert_eq!(answers(&mut tracker, ack(2, false)), []);
-        assert_eq!(answers(&mut tracker, ack(3, true)).len(), 2);
-        assert_eq!(answers(&mut tracker, ack(9, true)), []);
+        assert_eq!(answers(&mut outstanding, ack(2, false)), []);
+        assert_eq!(answers(&mut outstanding, ack(3, true)).len(), 2);
+        assert_eq!(answers(&mut outstanding, ack(9, true)), []);
     }
 }

@@ -1,13 +1,12 @@
-//! The one thread that publishes: many messages in flight, one answer each.
+//! The publisher: one thread that owns the publishing connection and keeps many messages in flight.
 //!
-//! Workers never wait for it: a consumer thread hands a copy over and gets a [`CopyAnswer`] in its own channel. Only a
-//! caller of `publish` waits.
+//! A consumer thread hands a copy over and receives a [`CopyResult`] on its own channel. Only
+//! callers of `publish` wait.
 
 pub(crate) mod channel;
 pub(crate) mod confirms;
 pub(crate) mod connection;
 
-mod opening;
 mod reply;
 mod thread;
 
@@ -25,7 +24,7 @@ use reply::{Pending, Reply, reply};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How the metrics count a publish that ended so.
+/// The metric label of a result.
 fn publish_outcome(result: &PublishResult) -> PublishOutcome {
     match result {
         PublishResult::Confirmed => PublishOutcome::Confirmed,
@@ -37,77 +36,83 @@ fn publish_outcome(result: &PublishResult) -> PublishOutcome {
     }
 }
 
-/// The end of one copy, for the consumer thread that asked for it.
+/// The result of one copy, for the consumer thread that asked for it.
 #[derive(Debug)]
-pub(crate) struct CopyAnswer {
+pub(crate) struct CopyResult {
     pub(crate) tag: u64,
     pub(crate) result: PublishResult,
 }
 
-/// What the publisher works on.
-enum Command {
-    Copy(Job),
-    Publish(Job),
-    /// Look again at what waits: a drain has begun, or a generation has ended.
-    LookAgain,
-    /// The broker is there: a lost link need not wait for the end of its pause.
-    TryNow,
-    /// The link is there, or could not be made.
-    Opened(opening::Opening),
+/// Messages to the publisher thread.
+enum PublisherCommand {
+    Copy(PublishJob),
+    Publish(PublishJob),
+    /// Check the waiting copies again: a drain has begun, or a generation has ended.
+    Wake,
+    /// The broker was reached: end the pause between two attempts to connect.
+    ReconnectNow,
+    /// The connection is open, or opening it has failed.
+    Opened(Result<connection::OpenedLink, String>),
     Notice {
         link: u64,
         notice: crate::link::LinkNotice,
     },
-    /// No more publishing: answer everything that waits, and close.
+    /// Answer everything that waits, and close.
     Stop {
         within: Duration,
     },
 }
 
-struct Job {
+/// A message to be published, and where its result goes.
+struct PublishJob {
     message: Outgoing,
     since: Instant,
     waiter: Waiter,
 }
 
+/// Where the result of a message goes.
 enum Waiter {
     Consumer {
         tag: u64,
         generation: Arc<Generation>,
-        answers: Sender<CopyAnswer>,
+        answers: Sender<CopyResult>,
     },
     Caller(Reply),
 }
 
-/// What publishing needs to know about its connection.
+/// The configuration and the shared views of the publisher.
 #[derive(Debug)]
 pub(crate) struct PublisherSettings {
     pub(crate) dialler: Arc<Dialler>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
+    /// Limit of the wait for a confirm.
     pub(crate) confirm_timeout: Duration,
+    /// Limit of a connection attempt and of opening a channel.
     pub(crate) connect_timeout: Duration,
-    /// Between attempts to make the link again.
+    /// Pauses between attempts to connect.
     pub(crate) backoff: Backoff,
+    /// Written by the publisher thread, read by health.
     pub(crate) view: Arc<Mutex<PublisherView>>,
-    pub(crate) writing: Arc<Mutex<Option<Writing>>>,
+    /// Set around every step that may block in a write; read by the supervisor.
+    pub(crate) writing: Arc<Mutex<Option<WriteInProgress>>>,
 }
 
-/// A write that is under way: it blocks for as long as the broker does not read.
+/// A write that may be blocked, for as long as the broker does not read.
 #[derive(Debug)]
-pub(crate) struct Writing {
+pub(crate) struct WriteInProgress {
     since: Instant,
     link: Arc<Link>,
 }
 
-/// What can be seen of the publishing side without asking it.
+/// What other threads see of the publisher.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PublisherView {
-    /// The broker does not read what is published, for this reason.
+    /// Why the broker has blocked publishing, if it has.
     pub(crate) blocked: Option<String>,
-    /// There is no link, for this reason.
+    /// Why there is no connection, if it was lost.
     pub(crate) down: Option<String>,
-    /// How many copies wait unwritten for that.
+    /// How many copies wait unwritten because of that.
     pub(crate) waiting: usize,
 }
 
@@ -117,6 +122,7 @@ impl PublisherView {
     }
 }
 
+/// The text for a connection that the broker has blocked.
 pub(crate) fn blocked_text(reason: &str) -> String {
     let text = "the broker has blocked this connection; publishing is paused";
     if reason.is_empty() {
@@ -126,10 +132,10 @@ pub(crate) fn blocked_text(reason: &str) -> String {
     }
 }
 
-/// The handle to the publisher thread.
+/// A handle of the publisher thread. Clones are the same publisher.
 #[derive(Clone)]
 pub(crate) struct Publisher {
-    commands: Sender<Command>,
+    commands: Sender<PublisherCommand>,
     settings: Arc<PublisherSettings>,
 }
 
@@ -140,7 +146,7 @@ impl std::fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// Starts the thread. The receiver becomes ready (disconnected) when the thread has ended.
+    /// Starts the thread. The signal is ready once the thread has ended.
     pub(crate) fn start(
         settings: PublisherSettings,
     ) -> Result<(Self, crate::link::OverSignal), SpawnError> {
@@ -150,27 +156,28 @@ impl Publisher {
         Ok((Self { commands, settings }, ended))
     }
 
-    /// Hands a copy over. Its answer comes to `answers`, unless its generation ends before it is written.
+    /// Hands a copy over. Its result is sent to `answers`, unless its generation ends before it is
+    /// written.
     pub(crate) fn copy(
         &self,
         message: Outgoing,
         tag: u64,
         generation: &Arc<Generation>,
-        answers: &Sender<CopyAnswer>,
+        answers: &Sender<CopyResult>,
     ) {
         let waiter = Waiter::Consumer {
             tag,
             generation: generation.clone(),
             answers: answers.clone(),
         };
-        self.send(Command::Copy(Job {
+        self.send(PublisherCommand::Copy(PublishJob {
             message,
             since: monotonic(),
             waiter,
         }));
     }
 
-    /// Publishes and waits for the answer.
+    /// Publishes and waits for the result.
     pub(crate) fn publish(&self, message: Outgoing) -> PublishResult {
         let exchange = message.exchange.clone();
         let since = monotonic();
@@ -180,7 +187,7 @@ impl Publisher {
         result
     }
 
-    /// Publishes all of `messages`, many of them in flight at a time, and waits for every answer.
+    /// Publishes all of `messages`, with many in flight at a time, and waits for every result.
     pub(crate) fn publish_all(&self, messages: Vec<Outgoing>) -> Vec<PublishResult> {
         let since = monotonic();
         let pending: Vec<(String, Pending)> = messages
@@ -196,7 +203,7 @@ impl Publisher {
         pending.into_iter().map(finish).collect()
     }
 
-    /// A publish was declined before it came here.
+    /// Counts a publish that was declined before it came here.
     pub(crate) fn count_refused(&self, exchange: &str) {
         let refused = Published::new(exchange, PublishOutcome::Refused, Duration::ZERO);
         self.settings.metrics.published(&refused);
@@ -205,7 +212,7 @@ impl Publisher {
     fn begin(&self, message: Outgoing, since: Instant) -> Pending {
         let (reply, pending) = reply();
         let waiter = Waiter::Caller(reply);
-        self.send(Command::Publish(Job {
+        self.send(PublisherCommand::Publish(PublishJob {
             message,
             since,
             waiter,
@@ -213,7 +220,7 @@ impl Publisher {
         pending
     }
 
-    /// When a caller gives up on a message that could not even be written.
+    /// When a caller gives up on a message that has not been written.
     fn give_up(&self, since: Instant) -> Option<Instant> {
         let PublisherSettings {
             confirm_timeout,
@@ -223,15 +230,20 @@ impl Publisher {
         since.checked_add(confirm_timeout.checked_add(*connect_timeout)?)
     }
 
-    /// Gives up a link whose socket has taken nothing for as long as a confirm may take, while a write waits for that: the
-    /// publisher, which is stuck in the write, cannot do it.
-    pub(crate) fn give_up_stuck_write(&self) {
+    /// Shuts down a connection whose write has made no progress for as long as a confirm may take.
+    ///
+    /// Called by the supervisor, since the publisher thread is stuck in that write.
+    pub(crate) fn kill_stuck_link(&self) {
+        // Held until the kill, so that a write that begins meanwhile is not cut off for an earlier
+        // one.
         let writing = self.settings.writing.lock();
-        if let Some(Writing { since, link }) = &*writing {
+        if let Some(WriteInProgress { since, link }) = &*writing {
             let limit = self.settings.confirm_timeout;
-            let moved = link.activity().last_write().elapsed();
-            if since.elapsed() >= limit && moved >= limit {
-                warn!("the broker takes nothing that is published: the connection is given up");
+            // Rule 6: progress is judged by the bytes moved; a large message may take long.
+            let stuck = since.elapsed().min(link.activity().last_write().elapsed());
+            if stuck >= limit {
+                let seconds = stuck.as_secs();
+                warn!("publish blocked for {seconds} s without progress; closing the connection");
                 link.kill();
             }
         }
@@ -241,24 +253,25 @@ impl Publisher {
         self.settings.view.lock().clone()
     }
 
-    /// Has the publisher look again at what waits unwritten.
-    pub(crate) fn look_again(&self) {
-        self.send(Command::LookAgain);
+    /// Makes the publisher check its waiting copies again.
+    pub(crate) fn wake(&self) {
+        self.send(PublisherCommand::Wake);
     }
 
-    /// The broker has just been reached: a lost link is made again without waiting for the end of its pause.
-    pub(crate) fn try_now(&self) {
-        self.send(Command::TryNow);
+    /// Ends the pause between two attempts to connect; called when the broker was just reached.
+    pub(crate) fn reconnect_now(&self) {
+        self.send(PublisherCommand::ReconnectNow);
     }
 
-    /// Ends publishing: what waits is answered as not sent, what is in flight as unknown.
+    /// Ends publishing: unwritten messages are answered as not sent, those in flight as unknown.
     pub(crate) fn stop(&self, within: Duration) {
-        self.send(Command::Stop { within });
+        self.send(PublisherCommand::Stop { within });
     }
 
-    fn send(&self, command: Command) {
+    fn send(&self, command: PublisherCommand) {
+        // The thread has ended, so the message was not written.
         if let Err(unsent) = self.commands.send(command)
-            && let Command::Copy(job) | Command::Publish(job) = unsent.0
+            && let PublisherCommand::Copy(job) | PublisherCommand::Publish(job) = unsent.0
         {
             job.waiter.answer(PublishResult::NotSent(
                 "the connection was closed".to_owned(),
@@ -268,10 +281,13 @@ impl Publisher {
 }
 
 impl Waiter {
+    /// Delivers the result.
     fn answer(self, result: PublishResult) {
-        // Whoever waited may be gone: then nobody needs the answer.
+        // The send fails once the subscription has ended, when no answer is needed any more.
         match self {
-            Self::Consumer { tag, answers, .. } => drop(answers.send(CopyAnswer { tag, result })),
+            Self::Consumer { tag, answers, .. } => {
+                let _ = answers.send(CopyResult { tag, result });
+            }
             Self::Caller(reply) => reply.answer(result),
         }
     }

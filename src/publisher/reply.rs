@@ -1,62 +1,68 @@
-//! How a caller of `publish` waits for its answer.
+//! How a caller of `publish` waits for its result.
 
 use crate::message::publish::error::{PublishResult, UnknownCause};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Shared by a caller and the publisher. It also decides between a caller that gives up and a publisher that writes:
-/// exactly one of them wins.
+/// Shared by a caller and the publisher.
+///
+/// The lock also decides the race between a caller that gives up and a publisher that is about to
+/// write: exactly one of them leaves `Queued`. Rule 19.
 #[derive(Debug)]
-struct Slot {
-    state: Mutex<State>,
+struct ReplySlot {
+    /// Paired with `answered`, which is notified when it becomes `Answered`.
+    state: Mutex<ReplyState>,
     answered: Condvar,
 }
 
 #[derive(Debug)]
-enum State {
+enum ReplyState {
     Queued,
     Written,
-    /// The caller gave up before it was written.
+    /// The caller gave up before the write.
     Withdrawn,
     Answered(PublishResult),
 }
 
 /// The caller's end.
 #[derive(Debug)]
-pub(super) struct Pending(Arc<Slot>);
+pub(super) struct Pending(Arc<ReplySlot>);
 
-/// The publisher's end. Dropped without an answer it says that the answer is unknown.
+/// The publisher's end. Dropped without an answer, the result is unknown.
 #[derive(Debug)]
-pub(super) struct Reply(Arc<Slot>);
+pub(super) struct Reply(Arc<ReplySlot>);
 
+/// The two ends of one reply.
 pub(super) fn reply() -> (Reply, Pending) {
-    let slot = Arc::new(Slot {
-        state: Mutex::new(State::Queued),
+    let slot = Arc::new(ReplySlot {
+        state: Mutex::new(ReplyState::Queued),
         answered: Condvar::new(),
     });
     (Reply(slot.clone()), Pending(slot))
 }
 
 impl Reply {
-    /// Called just before the write; false when the caller has given up.
+    /// Claims the message for the write. False when the caller has given up.
     pub(super) fn claim(&self) -> bool {
         let mut state = self.0.state.lock();
-        let queued = matches!(*state, State::Queued);
+        let queued = matches!(*state, ReplyState::Queued);
         if queued {
-            *state = State::Written;
+            *state = ReplyState::Written;
         }
         queued
     }
 
+    /// Delivers the result.
     pub(super) fn answer(self, result: PublishResult) {
         self.put(result);
     }
 
     fn put(&self, result: PublishResult) {
         let mut state = self.0.state.lock();
-        if matches!(*state, State::Queued | State::Written) {
-            *state = State::Answered(result);
+        if matches!(*state, ReplyState::Queued | ReplyState::Written) {
+            *state = ReplyState::Answered(result);
+            // A reply has one waiter.
             self.0.answered.notify_one();
         }
     }
@@ -64,23 +70,26 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
+        // Without effect after an answer, see `put`.
         let lost = UnknownCause::Lost("the connection was closed".to_owned());
         self.put(PublishResult::Unknown(lost));
     }
 }
 
 impl Pending {
-    /// Waits for the answer. What is not written by `give_up` will not be; once it is written the publisher bounds the
-    /// wait.
+    /// Waits for the result. A message that is not written by `give_up` never is; after the write
+    /// the publisher bounds the wait.
     pub(super) fn wait(self, give_up: Option<Instant>) -> PublishResult {
         let mut state = self.0.state.lock();
         loop {
             match (&*state, give_up) {
-                (State::Answered(result), _) => return result.clone(),
-                (State::Queued, Some(limit)) => {
+                (ReplyState::Answered(result), _) => return result.clone(),
+                (ReplyState::Queued, Some(limit)) => {
                     let timed_out = self.0.answered.wait_until(&mut state, limit).timed_out();
-                    if timed_out && matches!(*state, State::Queued) {
-                        *state = State::Withdrawn;
+                    // The publisher may have claimed it at the last moment; then its result is
+                    // awaited.
+                    if timed_out && matches!(*state, ReplyState::Queued) {
+                        *state = ReplyState::Withdrawn;
                         let reason = "the connection was not ready within the limit";
                         return PublishResult::NotSent(reason.to_owned());
                     }
@@ -97,7 +106,7 @@ mod tests {
     use crate::time::instant::monotonic;
 
     #[test]
-    fn an_answer_reaches_the_caller() {
+    fn answer_reaches_the_caller() {
         let (reply, pending) = reply();
         assert!(reply.claim());
         reply.answer(PublishResult::Confirmed);
@@ -105,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_has_given_up_is_not_written_for() {
+    fn withdrawn_publish_is_not_written() {
         let (reply, pending) = reply();
         let result = pending.wait(Some(monotonic()));
         assert!(matches!(result, PublishResult::NotSent(_)), "{result:?}");
@@ -113,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_is_dropped_is_an_answer_too() {
+    fn dropped_reply_is_an_unknown_result() {
         let (reply, pending) = reply();
         assert!(reply.claim());
         drop(reply);

@@ -1,48 +1,44 @@
-//! The publisher thread: owns the publishing link's channels, pipelines, and answers.
+//! The publisher thread: writes messages, matches confirms, and answers waiters.
+//!
+//! It owns the channels of the publishing connection. A write blocks for as long as the broker does
+//! not read, which the supervisor watches; its other calls to the broker have a limit.
 
-use super::channel::{Lane, Received};
+use super::channel::{ChannelKind, ChannelStatus, PublishChannel};
+use super::connection::LinkState;
 use super::{
-    Command, PublisherSettings, PublisherView, Waiter, Writing, blocked_text, publish_outcome,
+    PublisherCommand, PublisherSettings, PublisherView, Waiter, WriteInProgress, blocked_text,
+    publish_outcome,
 };
-use crate::link::{Backoff, Link, LinkNotice, Over, OverSignal};
+use crate::link::{Backoff, Over, OverSignal};
 use crate::message::publish::error::{PublishResult, UnknownCause};
 use crate::metrics::Published;
 use crate::time::deadline::Deadline;
 use crate::time::instant::monotonic;
 use crate::time::threads::{self, Role, SpawnError};
 use crossbeam_channel::{Receiver, Select, Sender};
-use log::{debug, warn};
+use log::debug;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often a connection that has fallen silent is looked at.
-const SILENCE_LOOK: Duration = Duration::from_millis(200);
-
-pub(super) enum State {
-    /// Not needed yet, or lost: the next message opens it, not before the instant.
-    Absent {
-        not_before: Option<Instant>,
-    },
-    Opening,
-    Ready(Arc<Link>),
-}
+/// How often a copy is reconsidered that waits for a silent consuming connection.
+const SILENCE_RECHECK: Duration = Duration::from_millis(200);
 
 pub(super) fn start(
-    inbox: Receiver<Command>,
-    commands: Sender<Command>,
+    inbox: Receiver<PublisherCommand>,
+    commands: Sender<PublisherCommand>,
     settings: Arc<PublisherSettings>,
 ) -> Result<OverSignal, SpawnError> {
     let (over, ended) = Over::new();
     let mut publisher = PublisherThread {
-        copies: Lane::new(settings.confirm_timeout),
-        publishes: Lane::new(settings.confirm_timeout),
-        trials: Lane::one_at_a_time(settings.confirm_timeout),
-        proven: HashSet::new(),
+        copies: PublishChannel::new(settings.confirm_timeout),
+        publishes: PublishChannel::new(settings.confirm_timeout),
+        unverified: PublishChannel::one_at_a_time(settings.confirm_timeout),
+        verified_exchanges: HashSet::new(),
         backoff: settings.backoff,
         inbox,
         commands,
-        state: State::Absent { not_before: None },
+        state: LinkState::Absent { not_before: None },
         number: 0,
         opened_at: settings.clock.now(),
         down: None,
@@ -61,22 +57,27 @@ pub(super) fn start(
 
 pub(super) struct PublisherThread {
     pub(super) settings: Arc<PublisherSettings>,
-    pub(super) inbox: Receiver<Command>,
-    pub(super) commands: Sender<Command>,
-    pub(super) state: State,
-    /// Counts the links, so that a late notice of an old one changes nothing.
+    pub(super) inbox: Receiver<PublisherCommand>,
+    pub(super) commands: Sender<PublisherCommand>,
+    pub(super) state: LinkState,
+    /// The number of the present link; notices of earlier links are ignored.
     pub(super) number: u64,
     pub(super) backoff: Backoff,
     pub(super) opened_at: Instant,
-    /// Why there is no link although there was one: callers are refused until it is back.
+    /// Why the link was lost, until there is a new one. Callers are refused meanwhile.
     pub(super) down: Option<String>,
+    /// Why and since when the broker has blocked the connection.
     pub(super) blocked: Option<(String, Instant)>,
-    pub(super) copies: Lane,
-    pub(super) publishes: Lane,
-    /// Callers' publishes to an exchange that may not exist, or not be open to this user: that closes the channel, and must
-    /// cost nobody else anything. One at a time, until one has been answered.
-    pub(super) trials: Lane,
-    pub(super) proven: HashSet<String>,
+    pub(super) copies: PublishChannel,
+    pub(super) publishes: PublishChannel,
+    /// Callers' publishes to exchanges that may not exist or not be open to this user.
+    ///
+    /// Such a publish closes its channel, so these are written one at a time, apart from all
+    /// others, until one to that exchange has been answered.
+    pub(super) unverified: PublishChannel,
+    /// Exchanges to which a publish was answered, or not in time, on this link.
+    pub(super) verified_exchanges: HashSet<String>,
+    /// The deadline of a stop.
     pub(super) stopping: Option<Deadline>,
 }
 
@@ -84,15 +85,16 @@ impl PublisherThread {
     fn run(&mut self) {
         loop {
             self.wait();
-            // Whoever was woken together hands over together: fewer and larger batches.
+            // Threads that were woken together hand over together, which makes fewer and larger
+            // batches.
             std::thread::yield_now();
             while let Ok(command) = self.inbox.try_recv() {
-                self.obey(command);
+                self.handle_command(command);
             }
-            self.watched(Self::receive);
-            self.watched(Self::expire);
-            self.watched(Self::write);
-            self.show();
+            self.with_write_watch(Self::receive);
+            self.with_write_watch(Self::expire);
+            self.with_write_watch(Self::write);
+            self.publish_view();
             if self.is_finished() {
                 break;
             }
@@ -104,13 +106,13 @@ impl PublisherThread {
     fn wait(&self) {
         let mut select = Select::new();
         select.recv(&self.inbox);
-        for lane in [&self.copies, &self.publishes, &self.trials] {
-            if let Some(open) = &lane.open {
+        for channel in [&self.copies, &self.publishes, &self.unverified] {
+            if let Some(open) = &channel.open {
                 open.confirms.watch(&mut select);
             }
         }
         let retry = match self.state {
-            State::Absent {
+            LinkState::Absent {
                 not_before: Some(instant),
             } if self.is_needed() => Some(self.settings.clock.at(instant)),
             _ => None,
@@ -120,112 +122,103 @@ impl PublisherThread {
         }
         let silence = self
             .copies
-            .waits_for_silence()
-            .then(|| monotonic() + SILENCE_LOOK);
-        // While the broker has blocked the connection nothing happens at a copy's limit.
+            .waits_for_consuming_link()
+            .then(|| monotonic() + SILENCE_RECHECK);
+        // Copies do not time out while the broker blocks the connection.
         let copies = self.copies.next_limit().filter(|_| self.blocked.is_none());
         let limits = [
             silence,
             copies,
             self.publishes.next_limit(),
-            self.trials.next_limit(),
+            self.unverified.next_limit(),
             self.stopping.and_then(Deadline::instant),
         ];
         threads::ready(select, limits.into_iter().flatten().min());
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle_command(&mut self, command: PublisherCommand) {
         match command {
-            Command::Copy(job) => self.copies.push(job),
-            Command::Publish(job) => match self.refusal() {
+            PublisherCommand::Copy(job) => self.copies.push(job),
+            PublisherCommand::Publish(job) => match self.refusal() {
                 Some(reason) => job.waiter.answer(PublishResult::NotSent(reason)),
-                None if self.proven.contains(&job.message.exchange) => self.publishes.push(job),
-                None => self.trials.push(job),
-            },
-            Command::LookAgain => {}
-            Command::TryNow => self.try_now(),
-            Command::Opened(Ok(opened)) => self.opened(opened),
-            Command::Opened(Err(reason)) => self.not_opened(&reason),
-            Command::Notice { link, notice } if link == self.number => self.notice(notice),
-            Command::Notice { .. } => {}
-            Command::Stop { within } => self.stopping = Some(Deadline::within(within)),
-        }
-    }
-
-    fn notice(&mut self, notice: LinkNotice) {
-        match notice {
-            LinkNotice::Blocked(reason) => {
-                warn!("{}", blocked_text(&reason));
-                self.refuse_callers(&blocked_text(&reason));
-                self.blocked = Some((reason, monotonic()));
-            }
-            LinkNotice::Unblocked => {
-                if let Some((_, since)) = self.blocked.take() {
-                    self.copies.postpone(since.elapsed());
+                None if self.verified_exchanges.contains(&job.message.exchange) => {
+                    self.publishes.push(job)
                 }
-            }
-            LinkNotice::Gone(reason) => self.lost(&reason),
+                // Rule 5: a missing exchange closes the channel for every message on it.
+                None => self.unverified.push(job),
+            },
+            PublisherCommand::Wake => {}
+            PublisherCommand::ReconnectNow => self.reconnect_now(),
+            PublisherCommand::Opened(Ok(opened)) => self.opened(opened),
+            PublisherCommand::Opened(Err(reason)) => self.not_opened(&reason),
+            PublisherCommand::Notice { link, notice } if link == self.number => self.notice(notice),
+            // From an earlier link.
+            PublisherCommand::Notice { .. } => {}
+            PublisherCommand::Stop { within } => self.stopping = Some(Deadline::within(within)),
         }
     }
 
+    /// Answers callers' unwritten messages as not sent.
     pub(super) fn refuse_callers(&mut self, reason: &str) {
         let waiting = self.publishes.withdraw(|_| true).into_iter();
-        for waiter in waiting.chain(self.trials.withdraw(|_| true)) {
+        for waiter in waiting.chain(self.unverified.withdraw(|_| true)) {
             waiter.answer(PublishResult::NotSent(reason.to_owned()));
         }
     }
 
     /// Reads confirms and returns on every channel.
     pub(super) fn receive(&mut self) {
-        for which in LANES {
-            match self.receive_on(which) {
-                Received::Nothing => {}
-                Received::StrayReturn => {
-                    self.replace_channel(which, "a return that matches nothing came")
+        for kind in ChannelKind::ALL {
+            match self.receive_on(kind) {
+                ChannelStatus::Open => {}
+                ChannelStatus::StrayReturn => {
+                    self.replace_channel(kind, "a return matched no message in flight")
                 }
-                Received::Gone => self.channel_gone(which, None),
+                ChannelStatus::Gone => self.channel_gone(kind, None),
             }
         }
     }
 
-    fn receive_on(&mut self, which: Which) -> Received {
+    fn receive_on(&mut self, kind: ChannelKind) -> ChannelStatus {
         let mut answered = Vec::new();
         let received = self
-            .lane(which)
+            .channel(kind)
             .receive(&mut |waiter, since, result, message| {
                 answered.push((waiter, since, result, message.exchange));
             });
         for (waiter, since, result, exchange) in answered {
             self.answer(waiter, since, result);
-            if matches!(which, Which::Trials) {
-                self.proven(exchange);
+            if matches!(kind, ChannelKind::Unverified) {
+                self.verify(exchange);
             }
         }
         received
     }
 
-    /// An answer came, so that publishing there closes no channel: what waits for that exchange may go with the rest.
-    fn proven(&mut self, exchange: String) {
-        for job in self.trials.take(|job| job.message.exchange == exchange) {
+    /// Marks an exchange as verified: publishing to it was answered and closes no channel. Its
+    /// waiting messages move to the common channel.
+    fn verify(&mut self, exchange: String) {
+        for job in self.unverified.take(|job| job.message.exchange == exchange) {
             self.publishes.push(job);
         }
-        self.proven.insert(exchange);
+        self.verified_exchanges.insert(exchange);
     }
 
+    /// Answers the messages whose limit has passed.
     fn expire(&mut self) {
         let mut late = self.publishes.expire();
         if self.blocked.is_none() {
             late.extend(self.copies.expire());
-            // Whatever holds up the answer, the broker would have closed the channel long ago: the next to that exchange need
-            // not wait for each other.
-            if let Some(exchange) = self.trials.late_exchange() {
-                self.proven(exchange);
+            // The broker would have closed the channel by now if the exchange were missing, so
+            // later messages to it need not be written one at a time.
+            if let Some(exchange) = self.unverified.timed_out_exchange() {
+                self.verify(exchange);
             }
         }
-        late.extend(self.trials.expire());
-        // A link that has said nothing since they were written is given up before their messages go back: what is still
-        // under way must not arrive after that.
-        if let State::Ready(link) = &self.state
+        late.extend(self.unverified.expire());
+        // Rule 6: a silent link is shut down before the messages are requeued, so that nothing
+        // still under way reaches the broker afterwards.
+        if let LinkState::Ready(link) = &self.state
             && !late.is_empty()
             && self.blocked.is_none()
             && link.activity().last_read().elapsed() >= self.settings.confirm_timeout
@@ -235,50 +228,51 @@ impl PublisherThread {
         for (waiter, since) in late {
             self.answer(waiter, since, PublishResult::Unknown(UnknownCause::Timeout));
         }
-        // A broker that reads nothing does not answer the close of a channel either.
-        for which in LANES {
-            if self.blocked.is_none() && self.lane(which).is_haunted() {
-                self.replace_channel(which, "too many publishes have had no answer");
+        // While blocked, the broker does not answer the close of a channel either.
+        for kind in ChannelKind::ALL {
+            if self.blocked.is_none() && self.channel(kind).too_many_timed_out() {
+                self.replace_channel(kind, "too many publishes timed out");
             }
         }
     }
 
+    /// Writes what may be written, and opens the connection when it is needed.
     fn write(&mut self) {
-        self.give_back_for_drains();
+        self.withdraw_for_drains();
         if !self.is_needed() {
             return;
         }
         match self.state {
-            State::Absent { not_before } => {
+            LinkState::Absent { not_before } => {
                 if not_before.is_none_or(|instant| instant <= self.settings.clock.now()) {
                     self.open();
                 }
             }
-            State::Opening => {}
-            State::Ready(_) if self.blocked.is_some() => {}
-            State::Ready(_) => {
-                for which in LANES {
-                    if self.lane(which).is_spent() {
-                        debug!("a publishing channel that has refused a message is replaced");
-                        self.lane(which).renew();
-                        self.reopen(which);
+            LinkState::Opening => {}
+            LinkState::Ready(_) if self.blocked.is_some() => {}
+            LinkState::Ready(_) => {
+                for kind in ChannelKind::ALL {
+                    if self.channel(kind).needs_new_channel() {
+                        debug!("replacing a publishing channel that has nacked a message");
+                        self.channel(kind).discard_channel();
+                        self.reopen(kind);
                     }
-                    // Again on the new channel: nothing else may come that would wake this thread.
-                    while let Err(failure) = self.lane(which).write() {
-                        debug!("a publish was not taken: {failure}");
-                        // What was confirmed meanwhile is neither unknown nor to be tried again.
-                        self.receive_on(which);
-                        self.channel_gone(which, Some(failure));
+                    // Written again on the new channel: nothing else may come to wake this thread.
+                    while let Err(failure) = self.channel(kind).write() {
+                        debug!("publish failed: {failure}");
+                        // What was confirmed meanwhile is neither unknown nor to be written again.
+                        self.receive_on(kind);
+                        self.channel_gone(kind, Some(failure));
                     }
                 }
             }
         }
     }
 
-    /// Does what may block while the broker does not read, so that others can see that it does.
-    fn watched(&mut self, work: fn(&mut Self)) {
-        if let State::Ready(link) = &self.state {
-            *self.settings.writing.lock() = Some(Writing {
+    /// Runs a step that may block in a write, and shows it to the supervisor meanwhile.
+    fn with_write_watch(&mut self, work: fn(&mut Self)) {
+        if let LinkState::Ready(link) = &self.state {
+            *self.settings.writing.lock() = Some(WriteInProgress {
                 since: monotonic(),
                 link: link.clone(),
             });
@@ -287,9 +281,13 @@ impl PublisherThread {
         self.settings.writing.lock().take();
     }
 
-    /// A drain does not wait for a link that was lost or is blocked: its copies were never written, so their messages go
-    /// back. One that was not needed so far is opened for it.
-    fn give_back_for_drains(&mut self) {
+    /// Withdraws copies that a drain must not wait for.
+    ///
+    /// Rule 13: a drain does not wait for a connection that is lost or blocked, so its unwritten
+    /// copies are given up and their messages requeued. A connection that was not needed so far is
+    /// opened for a drain.
+    fn withdraw_for_drains(&mut self) {
+        // A connection that is only being opened counts as ready.
         let ready = self.blocked.is_none() && self.down.is_none();
         let withdrawn = self.copies.withdraw(|waiter| match waiter {
             Waiter::Consumer { generation, .. } => {
@@ -304,7 +302,9 @@ impl PublisherThread {
         }
     }
 
+    /// Delivers a result, and counts that of a copy.
     pub(super) fn answer(&self, waiter: Waiter, since: Instant, result: PublishResult) {
+        // Callers count their publishes themselves, including the wait.
         if matches!(waiter, Waiter::Consumer { .. }) {
             self.settings.metrics.published(&Published::new(
                 "",
@@ -323,9 +323,10 @@ impl PublisherThread {
             .or_else(|| Some(format!("the connection is down: {}", self.down.as_ref()?)))
     }
 
-    /// Lets others see what they cannot ask for.
-    fn show(&self) {
+    /// Updates the view of other threads.
+    fn publish_view(&self) {
         let mut view = self.settings.view.lock();
+        // The common case: ready before and after, so the view is not rebuilt for each batch.
         if self.blocked.is_none() && self.down.is_none() && view.is_ready() {
             return;
         }
@@ -336,63 +337,57 @@ impl PublisherThread {
         };
     }
 
-    /// A link that was lost is made again even when nothing waits for it.
+    /// Whether a connection is wanted. A lost one is replaced even when no message waits.
     fn is_needed(&self) -> bool {
         self.has_waiting() || self.down.is_some()
     }
 
     fn has_waiting(&self) -> bool {
-        self.copies.has_waiting() || self.publishes.has_waiting() || self.trials.has_waiting()
+        self.copies.has_waiting() || self.publishes.has_waiting() || self.unverified.has_waiting()
     }
 
+    /// Whether the thread may end after a stop.
     fn is_finished(&self) -> bool {
+        // A timed-out message is not waited for.
         let idle = !self.has_waiting()
             && !self.copies.has_outstanding()
             && !self.publishes.has_outstanding()
-            && !self.trials.has_outstanding();
+            && !self.unverified.has_outstanding();
         self.stopping
             .is_some_and(|deadline| idle || deadline.has_passed())
     }
 
+    /// Answers everything that is left, and closes the connection.
     fn end(&mut self) {
         let closed = "the connection was closed";
-        if let (State::Ready(link), Some(_)) = (&self.state, &self.blocked) {
-            // A broker that does not read answers no polite close either.
+        if let (LinkState::Ready(link), Some(_)) = (&self.state, &self.blocked) {
+            // While blocked, the broker does not answer a close either.
             link.kill();
         }
-        for which in LANES {
-            for waiter in self.lane(which).withdraw(|_| true) {
+        for kind in ChannelKind::ALL {
+            for waiter in self.channel(kind).withdraw(|_| true) {
                 waiter.answer(PublishResult::NotSent(closed.to_owned()));
             }
-            for (waiter, since) in self.lane(which).lose() {
+            for (waiter, since) in self.channel(kind).take_outstanding() {
                 let cause = UnknownCause::Lost(closed.to_owned());
                 self.answer(waiter, since, PublishResult::Unknown(cause));
             }
         }
-        if let State::Ready(link) = &self.state {
+        if let LinkState::Ready(link) = &self.state {
             link.close();
         }
         while let Ok(command) = self.inbox.try_recv() {
-            if let Command::Copy(job) | Command::Publish(job) = command {
+            if let PublisherCommand::Copy(job) | PublisherCommand::Publish(job) = command {
                 job.waiter.answer(PublishResult::NotSent(closed.to_owned()));
             }
         }
     }
 
-    pub(super) fn lane(&mut self, which: Which) -> &mut Lane {
-        match which {
-            Which::Copies => &mut self.copies,
-            Which::Publishes => &mut self.publishes,
-            Which::Trials => &mut self.trials,
+    pub(super) fn channel(&mut self, kind: ChannelKind) -> &mut PublishChannel {
+        match kind {
+            ChannelKind::Copies => &mut self.copies,
+            ChannelKind::Publishes => &mut self.publishes,
+            ChannelKind::Unverified => &mut self.unverified,
         }
     }
 }
-
-#[derive(Clone, Copy)]
-pub(super) enum Which {
-    Copies,
-    Publishes,
-    Trials,
-}
-
-pub(super) const LANES: [Which; 3] = [Which::Copies, Which::Publishes, Which::Trials];

@@ -9,10 +9,10 @@
 
 use super::instant::monotonic;
 use super::threads::{self, Role, SpawnError};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender};
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The time of waits, ages, paces, backoff and expiry.
@@ -41,24 +41,11 @@ pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
 /// Becomes ready at its time, once, and is over with its drop.
 #[derive(Debug)]
 pub(crate) struct Timer {
-    due: Receiver<Instant>,
-    _alarm: Option<Arc<Sender<Instant>>>,
+    pub(super) due: Receiver<Instant>,
+    pub(super) _alarm: Option<Arc<Sender<Instant>>>,
 }
 
 impl Timer {
-    /// A timer, and how to make it ready for as long as somebody has it.
-    pub(crate) fn new() -> (Self, Weak<Sender<Instant>>) {
-        let (alarm, due) = bounded(1);
-        // Kept with the timer: a receiver without a sender counts as ready.
-        let alarm = Arc::new(alarm);
-        let weak = Arc::downgrade(&alarm);
-        let timer = Self {
-            due,
-            _alarm: Some(alarm),
-        };
-        (timer, weak)
-    }
-
     pub(crate) fn never() -> Self {
         crossbeam_channel::never().into()
     }

@@ -3,7 +3,7 @@
 use super::clock::{Clock, Timer};
 use super::instant::{later, monotonic};
 use super::threads::{self, Crew, Role, SpawnError};
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Sender, bounded};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -281,7 +281,7 @@ impl Clock for TestClock {
     }
 
     fn at(&self, due: Instant) -> Timer {
-        let (timer, alarm) = Timer::new();
+        let (timer, alarm) = timer();
         let mut time = self.0.time.lock();
         if due <= later(self.0.began, time.passed) {
             let _ = alarm.upgrade().map(|alarm| alarm.send(due));
@@ -309,6 +309,19 @@ impl Clock for TestClock {
     ) -> Result<(), SpawnError> {
         threads::spawn(Some(&self.0.crew), role, name, work)
     }
+}
+
+/// A timer, and how to make it ready for as long as somebody has it.
+fn timer() -> (Timer, Weak<Sender<Instant>>) {
+    let (alarm, due) = bounded(1);
+    // Kept with the timer: a receiver without a sender counts as ready.
+    let alarm = Arc::new(alarm);
+    let weak = Arc::downgrade(&alarm);
+    let timer = Timer {
+        due,
+        _alarm: Some(alarm),
+    };
+    (timer, weak)
 }
 
 #[cfg(test)]

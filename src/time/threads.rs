@@ -3,6 +3,11 @@
 //! A test clock may move on only while nobody has anything to do. So threads wait for work in [`ready`] or [`wait`], which
 //! tell the [`Crew`] they belong to, if they belong to one. Whatever else blocks them, a call or a handler, counts as work.
 
+#![cfg_attr(
+    not(any(test, feature = "testing")),
+    allow(dead_code, reason = "only a test clock has a crew")
+)]
+
 use super::instant::monotonic;
 use crossbeam_channel::{Receiver, Select, Sender, bounded};
 use parking_lot::{Condvar, Mutex, MutexGuard};

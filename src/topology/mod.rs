@@ -7,7 +7,7 @@ mod problems;
 mod queue;
 
 pub use plan::Plan;
-pub(crate) use plan::{consumer_share, retry_share};
+pub(crate) use plan::{consumer_share, retry_share, set_aside_queue};
 pub use problems::TopologyError;
 pub use queue::Queue;
 

@@ -50,14 +50,23 @@ pub(crate) fn consumer_share(queue: &str, ladder: &RetryLadder) -> Vec<Declarati
 
 /// The dead-letter and parked queues, and how messages come to them.
 fn set_aside_share(queue: &str, exchange: &str) -> Vec<Declaration> {
-    let dead_letters = naming::dead_letter_queue(queue);
-    let parked = naming::parked_queue(queue);
+    let [dead_letters, dead_letters_bound] =
+        set_aside_queue(&naming::dead_letter_queue(queue), exchange);
+    let [parked, parked_bound] = set_aside_queue(&naming::parked_queue(queue), exchange);
     vec![
         Declaration::direct_exchange(exchange),
-        Declaration::durable_queue(&dead_letters, Headers::new()),
-        Declaration::durable_queue(&parked, Headers::new()),
-        Declaration::bound_by_name(&dead_letters, exchange),
-        Declaration::bound_by_name(&parked, exchange),
+        dead_letters,
+        parked,
+        dead_letters_bound,
+        parked_bound,
+    ]
+}
+
+/// A dead-letter or parked queue and its binding.
+pub(crate) fn set_aside_queue(name: &str, exchange: &str) -> [Declaration; 2] {
+    [
+        Declaration::durable_queue(name, Headers::new()),
+        Declaration::bound_by_name(name, exchange),
     ]
 }
 

@@ -4,7 +4,7 @@
 //! waits for with a limit, and behind every limit stands the kill switch of the sockets.
 
 use super::state::{Command, Phase, Status};
-use crate::consumer::{Consumer, GRACE, drained};
+use crate::consumer::{Consumer, GRACE, drain_result};
 use crate::link::{
     Backoff, DialError, Dialler, LinkNotice, Operation, OverSignal, Sockets, Uplink, is_over,
 };
@@ -107,7 +107,7 @@ impl Supervision {
                 return self.give_up();
             }
             if self.watch.try_recv().is_ok() {
-                self.supervisor.publisher.give_up_stuck_write();
+                self.supervisor.publisher.kill_stuck_link();
             }
             if self.probe.try_recv().is_ok() {
                 self.probe();
@@ -227,7 +227,7 @@ impl Supervision {
         let downtime = self.up_since.saturating_duration_since(self.down_since);
         info!("connected again after {downtime:?}");
         supervisor.status.recover(&uplink);
-        supervisor.publisher.try_now();
+        supervisor.publisher.reconnect_now();
         supervisor.metrics.recovered(&Recovered::new(downtime));
         self.uplink = Some(uplink);
     }
@@ -279,11 +279,11 @@ impl Supervision {
             publishing_ends: false,
         };
         for consumer in &consumers {
-            let signals = [consumer.ended(), consumer.quiet()];
+            let signals = [consumer.ended(), consumer.drained()];
             self.wait_for(&signals, Duration::ZERO, &mut drain, &consumers);
         }
         if drain.deadline.has_passed() {
-            consumers.iter().for_each(Consumer::cut);
+            consumers.iter().for_each(Consumer::discard_outcomes);
         } else if consumers.iter().any(|consumer| !consumer.has_ended()) {
             status.be_quiet();
         }
@@ -302,7 +302,7 @@ impl Supervision {
         for consumer in &consumers {
             consumer.join(freed);
         }
-        let result = drained(&to_report, drain.deadline);
+        let result = drain_result(&to_report, drain.deadline);
         info!("the connection was closed");
         status.end(Phase::Closed, Some(result));
     }

@@ -1,42 +1,44 @@
-//! Puts acknowledgements together: one frame for a run of deliveries. Pure.
+//! Combines acknowledgements: one frame settles a run of deliveries. Pure.
 
 use std::collections::BTreeSet;
 
-/// One `basic.ack` to write.
+/// A `basic.ack` to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AckFrame {
     pub(crate) tag: u64,
     pub(crate) multiple: bool,
 }
 
-/// The deliveries of one channel that are unsettled, and those whose acknowledgement is ready to be written.
+/// The unsettled deliveries of one channel, and those whose acknowledgement is ready to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Acks {
+    /// Includes the deliveries that wait, which a `multiple` frame must not settle.
     unsettled: BTreeSet<u64>,
     ready: BTreeSet<u64>,
 }
 
 impl Acks {
+    /// Adds a delivery.
     pub(crate) fn delivered(&mut self, tag: u64) {
         self.unsettled.insert(tag);
     }
 
-    /// The delivery may be acknowledged.
+    /// Marks a delivery as ready to be acknowledged.
     pub(crate) fn ack(&mut self, tag: u64) {
         if self.unsettled.remove(&tag) {
             self.ready.insert(tag);
         }
     }
 
-    /// The delivery was settled by a frame of its own.
+    /// Removes a delivery that was settled by a frame of its own.
     pub(crate) fn settled(&mut self, tag: u64) {
         self.unsettled.remove(&tag);
     }
 
-    /// The frames that acknowledge all that is ready.
+    /// Returns the frames that acknowledge everything that is ready.
     ///
-    /// A frame with `multiple` settles every delivery below its tag, so its tag stands below the lowest unsettled one;
-    /// and it must be a tag that is not settled yet, or the broker closes the channel.
+    /// Rule 9: a frame with `multiple` settles every delivery up to its tag, so it stays below the
+    /// lowest unsettled one. Its own tag must not be settled yet, or the broker closes the channel.
     pub(crate) fn take(&mut self) -> Vec<AckFrame> {
         let above = match self.unsettled.first() {
             Some(lowest) => self.ready.split_off(lowest),
@@ -62,7 +64,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_run_from_the_bottom_is_one_frame() {
+    fn run_from_lowest_tag_is_one_frame() {
         let mut acks = Acks::default();
         (1..=5).for_each(|tag| acks.delivered(tag));
         [2, 1, 3, 5].into_iter().for_each(|tag| acks.ack(tag));
@@ -108,34 +110,51 @@ mod tests {
     }
 
     proptest! {
-        /// A model of the broker: every frame names an unsettled tag, and settles nothing that was not allowed.
+        /// A model of the broker: every frame names an unsettled tag and settles only what may be
+        /// settled.
         #[test]
-        fn the_broker_sees_each_delivery_settled_once(actions in prop::collection::vec(action(), 0..200)) {
+        fn each_delivery_is_settled_once(
+            actions in prop::collection::vec(action(), 0..200)
+        ) {
             let mut acks = Acks::default();
             let (mut next, mut open, mut allowed) = (1_u64, BTreeSet::new(), BTreeSet::new());
-            let pick = |open: &BTreeSet<u64>, n: usize| open.iter().nth(n % open.len().max(1)).copied();
+            let pick = |open: &BTreeSet<u64>, n: usize| {
+                open.iter().nth(n % open.len().max(1)).copied()
+            };
             for action in actions.into_iter().chain([Action::Take]) {
                 match action {
-                    Action::Deliver => { acks.delivered(next); open.insert(next); next += 1; }
-                    Action::Ack(n) => if let Some(tag) = pick(&open, n) { acks.ack(tag); allowed.insert(tag); },
-                    Action::Settle(n) => if let Some(tag) = pick(&open, n).filter(|tag| !allowed.contains(tag)) {
-                        acks.settled(tag);
-                        open.remove(&tag);
-                    },
+                    Action::Deliver => {
+                        acks.delivered(next);
+                        open.insert(next);
+                        next += 1;
+                    }
+                    Action::Ack(n) => {
+                        if let Some(tag) = pick(&open, n) {
+                            acks.ack(tag);
+                            allowed.insert(tag);
+                        }
+                    }
+                    Action::Settle(n) => {
+                        if let Some(tag) = pick(&open, n).filter(|tag| !allowed.contains(tag)) {
+                            acks.settled(tag);
+                            open.remove(&tag);
+                        }
+                    }
                     Action::Take => {
                         for frame in acks.take() {
-                            prop_assert!(open.contains(&frame.tag), "{frame:?} names a settled tag");
+                            prop_assert!(open.contains(&frame.tag), "{frame:?} is settled");
                             let settles: Vec<u64> = if frame.multiple {
                                 open.range(..=frame.tag).copied().collect()
                             } else {
                                 vec![frame.tag]
                             };
                             for tag in settles {
-                                prop_assert!(allowed.contains(&tag), "{frame:?} settles {tag} too early");
+                                prop_assert!(allowed.contains(&tag), "{frame:?}: {tag} too early");
                                 open.remove(&tag);
                             }
                         }
-                        prop_assert!(allowed.iter().all(|tag| !open.contains(tag)), "an acknowledgement was forgotten");
+                        let missed = allowed.iter().find(|tag| open.contains(tag));
+                        prop_assert!(missed.is_none(), "{missed:?} is not acknowledged");
                     }
                 }
             }

@@ -1,97 +1,109 @@
-//! What becomes of each delivery of one subscription: its state, its copy, its settlement.
+//! The unsettled deliveries of one subscription: their states, copies and settlements.
 //!
-//! Only the consumer thread is in here. It asks [`State::step`] what an event means for a delivery, and does it.
+//! Only the consumer thread uses this. It asks [`DeliveryState::step`] what an event means for a
+//! delivery, and carries out the effect.
 
 use super::acks::Acks;
-use super::requests::{Finding, Questions, set_aside_share};
-use super::requeue_pacer::Pace;
-use super::state::{Circumstances, CopyEnd, Count, End, Event, Redeclared, State, Target};
-use crate::consumer::in_flight::{Started, Task};
-use crate::consumer::workers::{Job, News, Pool, Report, Reporter};
+use super::requests::{AdminReply, AdminRequests};
+use super::requeue_pacer::RequeuePacer;
+use super::state::{Circumstances, Count, DeliveryEnd, DeliveryState, Event, Target};
+use crate::consumer::in_flight::{InFlightGuard, TrackedDelivery};
+use crate::consumer::workers::{DeliveryJob, Reporter, WorkerEvent, WorkerPool, WorkerReport};
 use crate::consumer::{Context, Services, Settings};
 use crate::error::StrandedDelivery;
 use crate::link::{Generation, Uplink};
 use crate::message::delivery::Delivery;
-use crate::message::publish::error::{PublishResult, UnknownCause};
+use crate::message::publish::error::PublishResult;
 use crate::metrics::{RungMissing, SetAsideFailed};
-use crate::publisher::CopyAnswer;
+use crate::publisher::CopyResult;
 use crate::retry::{Decision, Wait};
 use crate::topology::declaration::Declaration;
 use crate::transport::{Channel, Failure};
 use crossbeam_channel::Sender;
-use log::{Level, log, warn};
+use log::warn;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A third of RabbitMQ's own limit for an unsettled delivery.
+/// A third of RabbitMQ's own timeout for an unsettled delivery. Rule 22.
 const LONG_UNSTARTED: Duration = Duration::from_secs(10 * 60);
 
-/// One delivery that is not settled yet.
-pub(super) struct Entry {
-    pub(super) state: State,
-    pub(super) task: Arc<Task>,
+/// A delivery that is not settled yet.
+pub(super) struct UnsettledDelivery {
+    /// Changed by [`Deliveries::step`] only.
+    pub(super) state: DeliveryState,
+    pub(super) tracked: Arc<TrackedDelivery>,
+    /// Set once its handler has answered.
     pub(super) decision: Option<Arc<Decision>>,
-    pub(super) started: Option<Started>,
-    /// When it was received, and later when its copy was handed to the publisher.
+    /// Counts it as in flight; handed over with the answer of its handler.
+    pub(super) in_flight: Option<InFlightGuard>,
+    /// When it was received; later, when its copy was handed to the publisher.
     pub(super) since: Instant,
     /// When its wait for a missing rung is over.
     pub(super) wait_until: Instant,
-    /// When no wait may hold it any longer, once it has waited.
+    /// When it must be retried, however often its wait is resumed; set by its first wait.
     pub(super) hold_until: Option<Instant>,
 }
 
-/// What a consumer keeps from one subscription to the next.
+/// What a consumer has learned about the broker; kept from one subscription to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
-    /// The rungs that are known to exist.
+pub(crate) struct BrokerKnowledge {
+    /// Rungs that exist.
     pub(crate) rungs: HashSet<Duration>,
-    /// What of the consumer's share is on a cluster node that is down.
-    pub(crate) down: Vec<Declaration>,
-    pub(super) paces: HashMap<Target, Pace>,
-    /// Targets whose trouble was logged already.
+    /// Declared objects that are missing or on a cluster node that is down.
+    pub(crate) unavailable: Vec<Declaration>,
+    /// Pauses per failing target. Rule 8.
+    pub(super) pacers: HashMap<Target, RequeuePacer>,
+    /// Targets whose failure has been logged as a warning since the last copy that landed there.
     pub(super) warned: HashSet<Target>,
     pub(super) warned_of_unstarted: bool,
 }
 
-pub(crate) struct Settling<'a> {
+/// The ledger of one subscription and what it takes to settle its entries.
+pub(crate) struct Deliveries<'a> {
     pub(super) settings: &'a Settings,
     pub(super) services: &'a Services,
     pub(super) uplink: &'a Uplink,
-    pub(super) pool: &'a Pool,
-    pub(super) memory: &'a mut Memory,
+    pub(super) pool: &'a WorkerPool,
+    pub(super) known: &'a mut BrokerKnowledge,
     pub(super) channel: &'a dyn Channel,
     pub(super) reporter: Reporter,
-    pub(super) answers: Sender<CopyAnswer>,
-    pub(super) questions: Questions<'a>,
-    pub(super) ledger: BTreeMap<u64, Entry>,
+    pub(super) copy_results: Sender<CopyResult>,
+    pub(super) requests: AdminRequests<'a>,
+    /// The ledger, by delivery tag. It holds at most as many as the prefetch.
+    pub(super) unsettled: BTreeMap<u64, UnsettledDelivery>,
     pub(super) acks: Acks,
+    /// When each held delivery is requeued.
     pub(super) held: BTreeSet<(Instant, u64)>,
 }
 
-impl<'a> Settling<'a> {
+impl<'a> Deliveries<'a> {
     pub(crate) fn new(
         context: Context<'a>,
-        pool: &'a Pool,
-        memory: &'a mut Memory,
+        pool: &'a WorkerPool,
+        known: &'a mut BrokerKnowledge,
         channel: &'a dyn Channel,
         generation: Arc<Generation>,
-        (reports, answers, findings): (Sender<Report>, Sender<CopyAnswer>, Sender<Finding>),
+        (reports, copy_results, admin_replies): (
+            Sender<WorkerReport>,
+            Sender<CopyResult>,
+            Sender<AdminReply>,
+        ),
     ) -> Self {
         Self {
             settings: context.settings,
             services: context.services,
             uplink: context.uplink,
             pool,
-            memory,
+            known,
             channel,
             reporter: Reporter {
                 generation,
                 reports,
             },
-            answers,
-            questions: Questions::new(&context.uplink.admin, findings),
-            ledger: BTreeMap::new(),
+            copy_results,
+            requests: AdminRequests::new(&context.uplink.admin, admin_replies),
+            unsettled: BTreeMap::new(),
             acks: Acks::default(),
             held: BTreeSet::new(),
         }
@@ -103,177 +115,119 @@ impl<'a> Settling<'a> {
 
     /// Whether every delivery is settled.
     pub(crate) fn is_empty(&self) -> bool {
-        self.ledger.is_empty()
+        self.unsettled.is_empty()
     }
 
-    /// Whether nothing is left that a drain waits for.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.ledger.values().all(|entry| entry.task.is_unwaited())
+    /// Whether a drain has nothing left to wait for.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.unsettled
+            .values()
+            .all(|entry| entry.tracked.is_excluded_from_drain())
     }
 
-    /// Takes a delivery in; the job goes to the workers.
-    pub(crate) fn enter(&mut self, delivery: Delivery) -> Job {
-        let task = Arc::new(Task::default());
+    /// Adds a delivery and returns the job for the workers.
+    pub(crate) fn receive(&mut self, delivery: Delivery) -> DeliveryJob {
+        let tracked = Arc::new(TrackedDelivery::default());
         let now = self.services.clock.now();
-        let entry = Entry {
-            state: State::Handed,
-            task: task.clone(),
+        let entry = UnsettledDelivery {
+            state: DeliveryState::Handed,
+            tracked: tracked.clone(),
             decision: None,
-            started: None,
+            in_flight: None,
             since: now,
             wait_until: now,
             hold_until: None,
         };
         self.acks.delivered(delivery.tag);
-        self.ledger.insert(delivery.tag, entry);
-        Job {
+        self.unsettled.insert(delivery.tag, entry);
+        DeliveryJob {
             delivery,
-            task,
+            tracked,
             reporter: self.reporter.clone(),
         }
     }
 
-    /// A worker has news of a delivery.
-    pub(crate) fn reported(&mut self, tag: u64, news: News) -> Result<(), Failure> {
-        match news {
-            News::Answered { decision, started } => {
-                let Some(entry) = self.ledger.get_mut(&tag) else {
+    /// Handles a worker's report on a delivery.
+    pub(crate) fn reported(&mut self, tag: u64, event: WorkerEvent) -> Result<(), Failure> {
+        match event {
+            WorkerEvent::Answered {
+                decision,
+                in_flight,
+            } => {
+                // Not found when it has ended; dropping the guard counts its outcome as discarded.
+                let Some(entry) = self.unsettled.get_mut(&tag) else {
                     return Ok(());
                 };
                 let decision = Arc::new(decision);
-                entry.started = Some(started);
+                entry.in_flight = Some(in_flight);
                 entry.decision = Some(decision.clone());
                 self.step(tag, &Event::Decided(&decision))
             }
-            News::WaitOver => self.step(tag, &Event::WaitOver),
-            News::AskAgain => self.step(tag, &Event::AskAgain),
+            WorkerEvent::WaitOver => self.step(tag, &Event::WaitOver),
+            WorkerEvent::RecheckRung => self.step(tag, &Event::RecheckRung),
         }
     }
 
-    /// The publisher is done with a copy.
-    pub(crate) fn copy_answered(&mut self, answer: CopyAnswer) -> Result<(), Failure> {
-        let CopyAnswer { tag, result } = answer;
-        let Some(State::Copying { target, .. }) = self.ledger.get(&tag).map(|entry| entry.state)
+    /// Handles the end of a copy.
+    pub(crate) fn copy_ended(&mut self, copy: CopyResult) -> Result<(), Failure> {
+        let CopyResult { tag, result } = copy;
+        let Some(DeliveryState::Copying { target, .. }) =
+            self.unsettled.get(&tag).map(|entry| entry.state)
         else {
             return Ok(());
         };
-        let end = match result {
-            PublishResult::Confirmed => CopyEnd::Confirmed,
-            PublishResult::Unroutable(_) => CopyEnd::Returned,
-            PublishResult::Nacked => CopyEnd::Nacked,
-            PublishResult::NotSent(_) => CopyEnd::NotSent,
-            PublishResult::Unknown(UnknownCause::Timeout) => CopyEnd::TimedOut,
-            PublishResult::Unknown(UnknownCause::Lost(_)) => CopyEnd::Lost,
-            PublishResult::ChannelClosed(text) => {
+        match (&result, target) {
+            (PublishResult::Confirmed, _) => {
+                if self.known.pacers.remove(&target).is_some() {
+                    // A failing target works again, so its node is probably back, and others with
+                    // it.
+                    self.requests.declare_again(&self.known.unavailable);
+                }
+                self.known.warned.remove(&target);
+            }
+            (PublishResult::Unroutable(_), Target::Rung(delay)) => {
+                // The next retry of this delay checks the rung first.
+                self.known.rungs.remove(&delay);
+            }
+            (PublishResult::ChannelClosed(text), _) => {
                 let target = self.queue_of(target);
                 warn!("the broker refused a copy to {target}: {text}");
-                CopyEnd::ChannelClosed
             }
-        };
-        match (end, target) {
-            (CopyEnd::Confirmed, _) => {
-                if self.memory.paces.remove(&target).is_some() {
-                    // Its node is back, it seems.
-                    self.questions.ask_again(&self.memory.down);
-                }
-                self.memory.warned.remove(&target);
-            }
-            (CopyEnd::Returned, Target::Rung(delay)) => drop(self.memory.rungs.remove(&delay)),
             _ => {}
         }
-        self.step(tag, &Event::Copied(end))
+        self.step(tag, &Event::Copied(&result))
     }
 
-    /// The admin threads have answered.
-    pub(crate) fn found(&mut self, finding: Finding) -> Result<(), Failure> {
-        match finding {
-            Finding::Rung { delay, result } => {
-                let missing = result.as_ref().is_err_and(Failure::is_not_found);
-                if result.is_ok() {
-                    self.memory.rungs.insert(delay);
-                }
-                // Only a 404 means missing: on any other failure the mandatory copy tells.
-                let event = if missing {
-                    Event::RungMissing
-                } else {
-                    Event::RungThere
-                };
-                let waiting = self.questions.waiting_for_rung(delay);
-                waiting
-                    .into_iter()
-                    .try_for_each(|tag| self.step(tag, &event))
-            }
-            Finding::Declared(declaration) => {
-                self.memory.down.retain(|down| *down != declaration);
-                Ok(())
-            }
-            Finding::Redeclared { target, result } => {
-                let redeclared = match &result {
-                    Ok(()) => Redeclared::Done,
-                    Err(Failure::Refused { code: 404, .. }) => Redeclared::NodeDown,
-                    Err(Failure::Refused { .. }) => Redeclared::Refused,
-                    Err(Failure::Lost(_) | Failure::TimedOut | Failure::NoChannelLeft) => {
-                        Redeclared::NoAnswer
-                    }
-                };
-                if let Err(failure) = result {
-                    let queue = self.queue_of(target);
-                    // It fails again for every message, until a copy lands there.
-                    let level = if self.memory.warned.contains(&target) {
-                        Level::Debug
-                    } else {
-                        Level::Warn
-                    };
-                    log!(level, "{queue} could not be declared again: {failure}");
-                    if redeclared == Redeclared::NodeDown {
-                        self.note_down(&queue);
-                    }
-                }
-                let waiting = self.questions.waiting_for_redeclared(target);
-                let event = Event::Redeclared(redeclared);
-                waiting
-                    .into_iter()
-                    .try_for_each(|tag| self.step(tag, &event))
-            }
-        }
+    /// What is missing or on a cluster node that is down.
+    pub(crate) fn unavailable(&self) -> &[Declaration] {
+        &self.known.unavailable
     }
 
-    fn note_down(&mut self, queue: &str) {
-        for declaration in set_aside_share(queue) {
-            if !self.memory.down.contains(&declaration) {
-                self.memory.down.push(declaration);
-            }
-        }
-    }
-
-    /// What of the consumer's share is on a cluster node that is down.
-    pub(crate) fn down(&self) -> &[Declaration] {
-        &self.memory.down
-    }
-
-    /// Asks again for what was on a cluster node that is down, and warns of deliveries that nobody starts.
-    pub(crate) fn look_at_what_takes_long(&mut self) {
-        self.questions.ask_again(&self.memory.down);
+    /// Declares again what was unavailable, and warns once about deliveries that do not start.
+    pub(crate) fn recheck(&mut self) {
+        self.requests.declare_again(&self.known.unavailable);
         let now = self.services.clock.now();
-        let mut unstarted = self.ledger.values().filter(|entry| {
+        let mut unstarted = self.unsettled.values().filter(|entry| {
             let age = now.saturating_duration_since(entry.since);
-            entry.task.opened().is_none() && age >= LONG_UNSTARTED
+            entry.tracked.opened().is_none() && age >= LONG_UNSTARTED
         });
-        if !self.memory.warned_of_unstarted && unstarted.next().is_some() {
-            self.memory.warned_of_unstarted = true;
+        if !self.known.warned_of_unstarted && unstarted.next().is_some() {
+            self.known.warned_of_unstarted = true;
             warn!(
-                "{}: a delivery has waited for {LONG_UNSTARTED:?} for its handler to start; RabbitMQ closes a channel whose \
-                 delivery is unsettled for 30 minutes, so prefetch × handler time / concurrency must stay below that",
+                "{}: a delivery has waited {LONG_UNSTARTED:?} for its handler to start; RabbitMQ \
+                 closes the channel of a delivery that is unsettled for 30 minutes, so prefetch × \
+                 handler time / concurrency must stay below that",
                 self.settings.label
             );
         }
     }
 
-    /// When the next held delivery is to be handed back.
+    /// When the next held delivery is to be requeued.
     pub(crate) fn next_release(&self) -> Option<Instant> {
         self.held.first().map(|(due, _)| *due)
     }
 
+    /// Requeues the held deliveries whose pause is over.
     pub(crate) fn release_held(&mut self) -> Result<(), Failure> {
         while let Some(due) = self.next_release() {
             if due > self.services.clock.now() {
@@ -286,6 +240,7 @@ impl<'a> Settling<'a> {
         Ok(())
     }
 
+    /// Writes the acknowledgements that are ready.
     pub(crate) fn write_acks(&mut self) -> Result<(), Failure> {
         for frame in self.acks.take() {
             self.channel.ack(frame.tag, frame.multiple)?;
@@ -293,58 +248,60 @@ impl<'a> Settling<'a> {
         Ok(())
     }
 
-    /// No wait goes on, and none begins.
+    /// Ends all waits; none begins afterwards.
     pub(crate) fn end_waits(&self) {
         self.reporter.generation.drain();
-        self.services.publisher.look_again();
+        self.services.publisher.wake();
     }
 
-    /// A delivery that no worker has started goes back.
+    /// Requeues a delivery that no worker has started.
     pub(crate) fn take_back(&mut self, tag: u64) -> Result<(), Failure> {
         self.step(tag, &Event::TakenBack)
     }
 
-    /// What waits goes back; what runs or is on its way goes on.
+    /// Requeues what waits. Handlers that run and copies under way go on.
     pub(crate) fn drain(&mut self) -> Result<(), Failure> {
-        let tags: Vec<u64> = self.ledger.keys().copied().collect();
+        let tags: Vec<u64> = self.unsettled.keys().copied().collect();
         tags.into_iter()
             .try_for_each(|tag| self.step(tag, &Event::DrainBegan))
     }
 
-    /// Whatever is reported or answered from now on is thrown away.
+    /// Ends the generation: later reports and answers are discarded.
     pub(crate) fn end_generation(&self) {
+        // Rule 3: cleared before anything else, so that no copy of these is written.
         self.reporter.generation.end();
-        self.pool.take_back();
-        self.services.publisher.look_again();
+        self.pool.take_unstarted();
+        self.services.publisher.wake();
     }
 
-    /// The channel is gone: the broker has everything back that is not settled.
+    /// Makes every delivery stale after the loss of the channel: the broker has requeued them.
     pub(crate) fn die(&mut self) {
-        let tags: Vec<u64> = self.ledger.keys().copied().collect();
+        let tags: Vec<u64> = self.unsettled.keys().copied().collect();
         for tag in tags {
-            // It has no effect on the channel, so that nothing can fail.
+            // The event writes nothing to the channel, so it cannot fail.
             drop(self.step(tag, &Event::Died));
         }
     }
 
-    /// Takes stock at the deadline: what was started and is not settled.
+    /// Lists what is started and not settled at the deadline.
     pub(crate) fn strand(&self) -> Vec<StrandedDelivery> {
-        let stranded = |entry: &&Entry| {
+        // The states stay as they are: this only asks what the deadline would make of them.
+        let stranded = |entry: &&UnsettledDelivery| {
             let step = entry
                 .state
                 .step(&Event::DeadlinePassed, Circumstances::default());
-            step.next == State::Ended(End::Stranded)
+            step.next == DeliveryState::Ended(DeliveryEnd::Stranded)
         };
-        let entries = self.ledger.values().filter(stranded);
+        let entries = self.unsettled.values().filter(stranded);
         entries
-            .filter_map(|entry| entry.task.stranded(&self.settings.queue))
+            .filter_map(|entry| entry.tracked.stranded(&self.settings.queue))
             .collect()
     }
 
     /// Applies one event to one delivery.
-    fn step(&mut self, tag: u64, event: &Event<'_>) -> Result<(), Failure> {
+    pub(super) fn step(&mut self, tag: u64, event: &Event<'_>) -> Result<(), Failure> {
         let rung_known = match event {
-            Event::Decided(Decision::Retry(Wait::Rung(delay))) => self.memory.rungs.contains(delay),
+            Event::Decided(Decision::Retry(Wait::Rung(delay))) => self.known.rungs.contains(delay),
             _ => false,
         };
         let circumstances = Circumstances {
@@ -352,9 +309,10 @@ impl<'a> Settling<'a> {
             rung_known,
             never_reject: self.settings.never_reject,
         };
-        let Some(entry) = self.ledger.get_mut(&tag) else {
+        let Some(entry) = self.unsettled.get_mut(&tag) else {
             return Ok(());
         };
+        // Kept for the end, which counts why a held delivery was requeued.
         let before = entry.state;
         let step = before.step(event, circumstances);
         entry.state = step.next;
@@ -370,7 +328,7 @@ impl<'a> Settling<'a> {
             None => {}
         }
         self.act(tag, step.effect)?;
-        if let State::Ended(end) = step.next {
+        if let DeliveryState::Ended(end) = step.next {
             self.end(tag, before, end);
         }
         Ok(())

@@ -1,9 +1,9 @@
-//! What the steps of deliveries ask for: copies, waits, pauses, settlements, and that each end is counted.
+//! Carries out the effects of delivery transitions: copies, waits, pauses and settlements.
 
-use super::deliveries::{Entry, Settling};
-use super::state::{Effect, End, State, Target};
+use super::deliveries::{Deliveries, UnsettledDelivery};
+use super::state::{DeliveryEnd, DeliveryState, Effect, Target};
 use crate::consumer::Services;
-use crate::consumer::workers::{News, WaitJob};
+use crate::consumer::workers::{WaitJob, WorkerEvent};
 use crate::message::copy::copy;
 use crate::metrics::{CopyLanded, HandBackReason, HandedBack, Outcome};
 use crate::naming;
@@ -13,27 +13,27 @@ use crate::transport::Failure;
 use log::{debug, warn};
 use std::time::Duration;
 
-/// How often a wait for a missing rung asks for it again.
-const ASK_AGAIN: Duration = Duration::from_secs(60);
+/// How often a wait for a missing rung checks for the rung again.
+const RUNG_RECHECK: Duration = Duration::from_secs(60);
 
-/// How much of a reason is logged, in characters.
+/// Limit of a logged reason, in characters.
 const LOGGED_REASON: usize = 500;
 
-impl Settling<'_> {
-    /// Does what a step says.
+impl Deliveries<'_> {
+    /// Carries out one effect.
     pub(crate) fn act(&mut self, tag: u64, effect: Effect) -> Result<(), Failure> {
         match effect {
             Effect::Nothing => {}
             Effect::Check(delay) => {
                 let rung = self.queue_of(Target::Rung(delay));
-                self.questions.ask_for_rung(tag, delay, rung);
+                self.requests.check_rung(tag, delay, rung);
             }
             Effect::WaitForRung(delay) => self.wait_for_rung(tag, delay),
-            Effect::WaitOn => self.wait_on(tag),
+            Effect::ResumeWait => self.resume_wait(tag),
             Effect::Copy(target) => self.copy(tag, target),
             Effect::Redeclare(target) => {
                 let queue = self.queue_of(target);
-                self.questions.redeclare(tag, target, queue);
+                self.requests.redeclare(tag, target, queue);
             }
             Effect::Pause(target) => self.pause(tag, target),
             Effect::Ack => self.acks.ack(tag),
@@ -43,7 +43,10 @@ impl Settling<'_> {
             }
             Effect::Reject => {
                 let queue = &self.settings.queue;
-                warn!("{queue}: a message could be set aside nowhere and was rejected");
+                warn!(
+                    "{queue}: message rejected: no retry, dead-letter or parked queue could take \
+                     its copy"
+                );
                 self.acks.settled(tag);
                 self.channel.reject(tag)?;
             }
@@ -51,9 +54,9 @@ impl Settling<'_> {
         Ok(())
     }
 
-    /// Counts the end of a delivery and forgets it.
-    pub(crate) fn end(&mut self, tag: u64, before: State, end: End) {
-        let Some(entry) = self.ledger.remove(&tag) else {
+    /// Counts the end of a delivery and removes it.
+    pub(crate) fn end(&mut self, tag: u64, before: DeliveryState, end: DeliveryEnd) {
+        let Some(entry) = self.unsettled.remove(&tag) else {
             return;
         };
         let decided = entry
@@ -62,41 +65,44 @@ impl Settling<'_> {
             .map_or(Outcome::Discarded, outcome);
         let queue = &self.settings.queue;
         let outcome = match end {
-            End::Acked | End::Rejected => decided,
-            End::Nacked => {
+            DeliveryEnd::Acked | DeliveryEnd::Rejected => decided,
+            DeliveryEnd::Nacked => {
                 let reason = match before {
-                    State::Held { reason } => reason,
+                    DeliveryState::Held { reason } => reason,
                     _ => HandBackReason::Drain,
                 };
                 let handed_back = HandedBack::new(queue, reason);
                 self.services.metrics.handed_back(&handed_back);
                 Outcome::HandedBack
             }
-            End::Stale => return entry.task.become_stale(),
-            End::Returned | End::Stranded => return,
+            DeliveryEnd::Stale => return entry.tracked.mark_stale(),
+            DeliveryEnd::Returned | DeliveryEnd::Stranded => return,
         };
-        if end == End::Acked && matches!(before, State::Copying { .. }) {
+        // The copy was confirmed, so the message is where its decision sends it.
+        if end == DeliveryEnd::Acked && matches!(before, DeliveryState::Copying { .. }) {
             log_set_aside(queue, &entry);
             let landed = CopyLanded::new(queue, decided);
             self.services.metrics.copy_landed(&landed);
         }
-        if let Some(started) = entry.started {
-            started.end(outcome);
+        if let Some(in_flight) = entry.in_flight {
+            in_flight.end(outcome);
         }
     }
 
+    /// Hands a copy of the delivery to the publisher.
     fn copy(&mut self, tag: u64, target: Target) {
         let queue = self.queue_of(target);
         let Services {
             clock, publisher, ..
         } = self.services;
-        let Some(entry) = self.ledger.get_mut(&tag) else {
+        let Some(entry) = self.unsettled.get_mut(&tag) else {
             return;
         };
-        let Some(opened) = entry.task.opened() else {
+        let Some(opened) = entry.tracked.opened() else {
             return;
         };
         let attempt = opened.envelope.attempt();
+        // A message that is set aside keeps its attempt; a retry counts up.
         let (attempt, reason) = match entry.decision.as_deref() {
             Some(Decision::DeadLetter { reason, .. } | Decision::Park { reason }) => {
                 (attempt, Some(reason.as_str()))
@@ -113,13 +119,21 @@ impl Settling<'_> {
         );
         if !copy.left_out.is_empty() {
             let (id, names) = (opened.envelope.id(), copy.left_out.join(", "));
-            warn!("a copy of {id} to {queue} left out headers that do not fit a frame: {names}");
+            warn!("copy of {id} to {queue} omits headers that do not fit a frame: {names}");
         }
-        entry.task.set_waiting(false);
+        // A copy under way is listed in a drain error like a running handler.
+        entry.tracked.set_waiting(false);
+        // The pacer compares this with the beginning of its round.
         entry.since = clock.now();
-        publisher.copy(copy.message, tag, &self.reporter.generation, &self.answers);
+        publisher.copy(
+            copy.message,
+            tag,
+            &self.reporter.generation,
+            &self.copy_results,
+        );
     }
 
+    /// Starts the wait in place of a missing rung.
     fn wait_for_rung(&mut self, tag: u64, delay: Duration) {
         let rung = naming::retry_queue(&self.settings.queue, delay);
         let wait = self
@@ -128,31 +142,32 @@ impl Settling<'_> {
             .jittered(delay, self.services.clock.chance());
         let now = self.services.clock.now();
         let longest = self.settings.longest_wait;
-        if self.memory.warned.insert(Target::Rung(delay)) {
+        if self.known.warned.insert(Target::Rung(delay)) {
             let wait = wait.min(longest);
             warn!(
-                "the rung {rung} does not exist or is on a cluster node that is down, so retries wait in the consumer, \
-                 {wait:?} at first"
+                "rung {rung} does not exist or is on a cluster node that is down; retries wait \
+                 in the consumer, {wait:?} at first"
             );
         }
-        if let Some(entry) = self.ledger.get_mut(&tag) {
-            entry.task.set_waiting(true);
+        if let Some(entry) = self.unsettled.get_mut(&tag) {
+            entry.tracked.set_waiting(true);
+            // Resumed and repeated waits together must not exceed the cap: Rule 22.
             let hold_until = *entry.hold_until.get_or_insert(later(now, longest));
             entry.wait_until = hold_until.min(later(now, wait));
         }
-        self.wait_on(tag);
+        self.resume_wait(tag);
     }
 
-    /// Waits in a worker, for as long as the rung need not be asked for again.
-    fn wait_on(&mut self, tag: u64) {
-        let Some(entry) = self.ledger.get(&tag) else {
+    /// Waits in a worker until the wait is over, or until the rung is checked again.
+    fn resume_wait(&mut self, tag: u64) {
+        let Some(entry) = self.unsettled.get(&tag) else {
             return;
         };
-        let ask_again = self.services.clock.now() + ASK_AGAIN;
-        let (until, then) = if entry.wait_until <= ask_again {
-            (entry.wait_until, News::WaitOver)
+        let recheck_at = self.services.clock.now() + RUNG_RECHECK;
+        let (until, then) = if entry.wait_until <= recheck_at {
+            (entry.wait_until, WorkerEvent::WaitOver)
         } else {
-            (ask_again, News::AskAgain)
+            (recheck_at, WorkerEvent::RecheckRung)
         };
         self.pool.push_wait(WaitJob {
             tag,
@@ -162,29 +177,32 @@ impl Settling<'_> {
         });
     }
 
-    /// Holds a delivery until the pace of its target lets it go back.
+    /// Holds a delivery for the pause of its target, then requeues it.
     fn pause(&mut self, tag: u64, target: Target) {
         let now = self.services.clock.now();
-        let Some(entry) = self.ledger.get(&tag) else {
+        let Some(entry) = self.unsettled.get(&tag) else {
             return;
         };
-        entry.task.set_waiting(true);
+        entry.tracked.set_waiting(true);
         let count = entry
-            .task
+            .tracked
             .opened()
+            // Set by quorum queues only.
             .and_then(|opened| opened.delivery.headers.get("x-delivery-count")?.as_i64())
             .unwrap_or(0);
-        let pace = self.memory.paces.entry(target).or_default();
-        let pause = pace.failed(entry.since, now, count);
+        let pacer = self.known.pacers.entry(target).or_default();
+        let pause = pacer.failed(entry.since, now, count);
         let queue = self.queue_of(target);
-        if self.memory.warned.insert(target) {
-            warn!("a copy to {queue} failed; its message goes back in {pause:?}");
+        // One warning per outage of a target; the rest goes to the debug log.
+        if self.known.warned.insert(target) {
+            warn!("copy to {queue} failed; requeueing its message in {pause:?}");
         } else {
-            debug!("a copy to {queue} failed; its message goes back in {pause:?}");
+            debug!("copy to {queue} failed; requeueing its message in {pause:?}");
         }
         self.held.insert((now + pause, tag));
     }
 
+    /// The queue name of a target.
     pub(crate) fn queue_of(&self, target: Target) -> String {
         let source = &self.settings.queue;
         match target {
@@ -196,19 +214,22 @@ impl Settling<'_> {
     }
 }
 
-fn log_set_aside(queue: &str, entry: &Entry) {
+/// Logs why a message was dead-lettered or parked.
+fn log_set_aside(queue: &str, entry: &UnsettledDelivery) {
     let (end, reason) = match entry.decision.as_deref() {
         Some(Decision::DeadLetter { reason, .. }) => ("dead-lettered", reason),
         Some(Decision::Park { reason }) => ("parked", reason),
         _ => return,
     };
     let id = entry
-        .task
+        .tracked
         .opened()
         .map_or("", |opened| opened.envelope.id());
+    // What follows may quote the body, which is not logged.
     if reason.starts_with(UNDECODABLE) {
         debug!("{queue}: {id} was {end}: {UNDECODABLE}");
     } else {
+        // The reason may contain text of a message, so control characters are escaped.
         let reason: String = reason.chars().take(LOGGED_REASON).collect();
         debug!("{queue}: {id} was {end}: {}", reason.escape_debug());
     }

@@ -1,25 +1,28 @@
-//! How long to pause before a message is handed back. Pure.
+//! The pause before a message is requeued after a failed copy. Pure.
 
 use std::time::{Duration, Instant};
 
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
-/// A quorum queue drops a message once its delivery limit is used up, so one that has come back often waits longest.
+/// A quorum queue drops a message once its delivery limit is reached, so a message that was
+/// delivered often waits longest.
 const OFTEN_DELIVERED: i64 = 10;
 const LONGEST_OFTEN_DELIVERED: Duration = Duration::from_secs(5 * 60);
 
-/// The pace of hand-backs to one target queue: doubles with each failed round. A copy that lands there ends it.
+/// The pauses of one target queue. They double with each failed round, until a copy lands there.
 ///
-/// A round lasts as long as the pause that it began with: whatever was under way before or meanwhile fails in it too, and
-/// those pauses run side by side. So a trouble that lasts a second costs no message a minute, however many fail in it.
+/// A round lasts as long as the pause it began with. Copies that were under way before the round,
+/// or fail during it, belong to the round, and their pauses run in parallel. So an outage of a
+/// second delays no message by a minute, however many copies fail in it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct RequeuePacer {
     rounds: u32,
+    /// Copies handed over before this instant belong to the current round.
     round_ends: Option<Instant>,
 }
 
-impl Pace {
-    /// A copy that was handed over at `since` has failed; returns the pause before its message goes back.
+impl RequeuePacer {
+    /// Returns the pause for a message whose copy, handed over at `since`, has failed.
     pub(crate) fn failed(&mut self, since: Instant, now: Instant, delivery_count: i64) -> Duration {
         let same_round = self.round_ends.is_some_and(|end| since < end);
         if !same_round {
@@ -43,11 +46,12 @@ mod tests {
     use crate::time::instant::monotonic;
 
     #[test]
-    fn doubles_from_a_second_to_a_minute() {
-        let (mut pace, start) = (Pace::default(), monotonic());
+    fn pause_doubles_from_one_second_to_one_minute() {
+        let (mut pacer, start) = (RequeuePacer::default(), monotonic());
         let mut failed = |n: u64| {
             let since = start + Duration::from_secs(n * 100);
-            pace.failed(since, since + Duration::from_secs(1), 0)
+            pacer
+                .failed(since, since + Duration::from_secs(1), 0)
                 .as_secs()
         };
         assert_eq!(
@@ -57,22 +61,22 @@ mod tests {
     }
 
     #[test]
-    fn copies_under_way_together_are_one_round() {
-        let (mut pace, start) = (Pace::default(), monotonic());
+    fn concurrent_copies_are_one_round() {
+        let (mut pacer, start) = (RequeuePacer::default(), monotonic());
         let pauses: Vec<_> = (0..400)
-            .map(|n| pace.failed(start, start + Duration::from_millis(n), 0))
+            .map(|n| pacer.failed(start, start + Duration::from_millis(n), 0))
             .collect();
         assert!(pauses.iter().all(|pause| *pause == FIRST), "{pauses:?}");
     }
 
     #[test]
-    fn copies_that_fail_one_after_the_other_for_ten_seconds_pause_eight_at_most() {
-        let (mut pace, start) = (Pace::default(), monotonic());
+    fn ten_seconds_of_failures_pause_eight_seconds_at_most() {
+        let (mut pacer, start) = (RequeuePacer::default(), monotonic());
         let mut pauses: Vec<_> = (1..=1000)
             .map(|n| {
                 let since = start + Duration::from_millis(n * 10);
                 let now = since + Duration::from_millis(5);
-                pace.failed(since, now, 0).as_secs()
+                pacer.failed(since, now, 0).as_secs()
             })
             .collect();
         pauses.dedup();
@@ -80,8 +84,8 @@ mod tests {
     }
 
     #[test]
-    fn a_message_delivered_often_waits_longest() {
-        let (mut pace, start) = (Pace::default(), monotonic());
-        assert_eq!(pace.failed(start, start, 10), Duration::from_secs(300));
+    fn often_delivered_message_waits_longest() {
+        let (mut pacer, start) = (RequeuePacer::default(), monotonic());
+        assert_eq!(pacer.failed(start, start, 10), Duration::from_secs(300));
     }
 }

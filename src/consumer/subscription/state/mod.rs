@@ -1,8 +1,11 @@
-//! The states of one delivery: a pure function from state and event to the next state and what to do.
+//! The state machine of one delivery: a pure function from state and event to the next state and an
+//! effect.
 //!
-//! The consumer thread is the only one that applies it. A delivery gets at most one settlement, an acknowledgement only
-//! after its handler accepted or its copy was confirmed and not returned, and nothing at all once its channel has died.
+//! Only the consumer thread applies it. A delivery is settled at most once. It is acknowledged only
+//! after its handler accepted it or its copy was confirmed and not returned. Nothing is written for
+//! it once its channel has died.
 
+use crate::message::publish::error::{PublishResult, UnknownCause};
 use crate::metrics::HandBackReason;
 use crate::retry::{Decision, Wait};
 use std::time::Duration;
@@ -12,22 +15,24 @@ use std::time::Duration;
 pub(crate) enum Target {
     /// The rung of that delay.
     Rung(Duration),
-    /// Back to the queue that it came from.
+    /// The queue it came from.
     Source,
     DeadLetter,
     Parked,
 }
 
+/// The state of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum State {
-    /// With the workers: received and not started, or its handler runs. They know which.
+pub(crate) enum DeliveryState {
+    /// With the workers, unstarted or running.
     Handed,
-    /// It is being asked whether its rung exists; `asked_again` when it has been waiting in the consumer meanwhile.
+    /// A check whether its rung exists is under way; `rechecked` when it was already waiting in the
+    /// consumer.
     Checking {
         delay: Duration,
-        asked_again: bool,
+        rechecked: bool,
     },
-    /// Waits in the consumer; for a rung that is missing when there is one.
+    /// Waits in the consumer, in place of `missing_rung` if there is one.
     Waiting {
         missing_rung: Option<Duration>,
     },
@@ -36,160 +41,152 @@ pub(crate) enum State {
         target: Target,
         second_try: bool,
     },
-    /// The queue that a set-aside copy came back from is being declared again.
+    /// The queue that returned a dead-letter or parked copy is being declared again.
     Redeclaring {
         target: Target,
     },
-    /// Will be handed back when its pause is over.
+    /// Is requeued when its pause is over.
     Held {
         reason: HandBackReason,
     },
-    Ended(End),
+    Ended(DeliveryEnd),
 }
 
-/// How a delivery ended. Whatever comes later for it is ignored.
+/// How a delivery ended. Later events are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum End {
+pub(crate) enum DeliveryEnd {
     Acked,
-    /// Handed back: it will be redelivered with its attempt unchanged.
+    /// Requeued; it is redelivered with its attempt unchanged.
     Nacked,
-    /// Rejected for good, because it could not be set aside.
+    /// Rejected, because it could not be set aside.
     Rejected,
-    /// Handed back without having been started.
+    /// Requeued without having been started.
     Returned,
-    /// Its channel is gone: the broker has it back by itself.
+    /// Its channel is gone, and the broker has requeued it.
     Stale,
-    /// Unsettled at the deadline: the broker gets it back with the channel.
+    /// Unsettled at the deadline; the broker requeues it when the channel closes.
     Stranded,
 }
 
-/// How a copy ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum CopyEnd {
-    Confirmed,
-    Returned,
-    Nacked,
-    /// Written, and no answer in time.
-    TimedOut,
-    /// Written, and the connection was lost.
-    Lost,
-    /// Not written.
-    NotSent,
-    /// The broker closed the channel over this very copy.
-    ChannelClosed,
-}
-
-/// How it went to declare a queue again.
+/// How declaring a queue again ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Redeclared {
     Done,
-    /// The broker will not have it (403, 406).
+    /// The broker refused it (403, 406).
     Refused,
     /// The queue exists on a cluster node that is down (404).
     NodeDown,
     NoAnswer,
 }
 
+/// What happens to a delivery.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event<'a> {
     Decided(&'a Decision),
     RungThere,
     RungMissing,
-    /// A wait for a missing rung asks for it again.
-    AskAgain,
+    /// A wait for a missing rung is interrupted to check for the rung again.
+    RecheckRung,
     WaitOver,
-    Copied(CopyEnd),
+    Copied(&'a PublishResult),
     Redeclared(Redeclared),
     PauseOver,
-    /// No worker had started it, and none will.
+    /// It was unstarted and has been taken from the workers.
     TakenBack,
-    /// The channel will close: waits end, and nothing new starts.
+    /// The channel is going to close: waits end, and nothing new starts.
     DrainBegan,
     Died,
     DeadlinePassed,
 }
 
+/// What the consumer thread does after a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Effect {
     Nothing,
+    /// Check whether the rung of that delay exists.
     Check(Duration),
-    /// Wait in a worker's thread for the rung's delay.
+    /// Wait in a worker for the rung's delay.
     WaitForRung(Duration),
-    /// Go on with the wait that was interrupted by asking.
-    WaitOn,
+    /// Resume the wait that a check interrupted.
+    ResumeWait,
     Copy(Target),
     Redeclare(Target),
-    /// Hand back after the pause that the target's pace says.
+    /// Requeue after the pause of that target.
     Pause(Target),
     Ack,
     Nack,
     Reject,
 }
 
+/// The metric that a transition counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Count {
     RungMissing,
     SetAsideFailed(Target),
 }
 
+/// The result of applying an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
-    pub(crate) next: State,
+pub(crate) struct Transition {
+    pub(crate) next: DeliveryState,
     pub(crate) effect: Effect,
     pub(crate) count: Option<Count>,
 }
 
-/// What holds for the consumer when an event comes.
+/// What holds for the consumer at the time of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Circumstances {
     pub(crate) draining: bool,
-    /// Whether the rung of a long retry is known to exist.
+    /// Whether the rung of a retry is known to exist.
     pub(crate) rung_known: bool,
-    /// A message that cannot be set aside is handed back rather than rejected.
+    /// Requeue a message that cannot be set aside, rather than reject it.
     pub(crate) never_reject: bool,
 }
 
-impl State {
-    /// The next state, and what to do.
-    pub(crate) fn step(self, event: &Event<'_>, circumstances: Circumstances) -> Step {
+impl DeliveryState {
+    /// Returns the next state and the effect.
+    pub(crate) fn step(self, event: &Event<'_>, circumstances: Circumstances) -> Transition {
         let unchanged = to(self, Effect::Nothing);
         match (self, event) {
             (Self::Ended(_), _) => unchanged,
-            (_, Event::Died) => ended(End::Stale, Effect::Nothing),
+            // Nothing is written: the broker has requeued it.
+            (_, Event::Died) => ended(DeliveryEnd::Stale, Effect::Nothing),
+            // Its handler is done, so a drain error does not list it.
             (Self::Held { .. } | Self::Waiting { .. }, Event::DeadlinePassed) => {
-                ended(End::Stale, Effect::Nothing)
+                ended(DeliveryEnd::Stale, Effect::Nothing)
             }
 
-            (_, Event::DeadlinePassed) => ended(End::Stranded, Effect::Nothing),
+            (_, Event::DeadlinePassed) => ended(DeliveryEnd::Stranded, Effect::Nothing),
 
-            (Self::Handed, Event::TakenBack) => ended(End::Returned, Effect::Nack),
-            (Self::Waiting { .. }, Event::DrainBegan) => ended(End::Nacked, Effect::Nack),
+            (Self::Handed, Event::TakenBack) => ended(DeliveryEnd::Returned, Effect::Nack),
+            // The broker redelivers it, so that another consumer makes the next attempt.
+            (Self::Waiting { .. }, Event::DrainBegan) => ended(DeliveryEnd::Nacked, Effect::Nack),
             (Self::Held { .. }, Event::DrainBegan | Event::PauseOver) => {
-                ended(End::Nacked, Effect::Nack)
+                ended(DeliveryEnd::Nacked, Effect::Nack)
             }
 
             (Self::Handed, Event::Decided(decision)) => decided(decision, circumstances),
 
             (Self::Checking { delay, .. }, Event::RungThere) => copy(Target::Rung(delay)),
             (Self::Checking { .. }, Event::RungMissing) if circumstances.draining => {
-                ended(End::Nacked, Effect::Nack)
+                ended(DeliveryEnd::Nacked, Effect::Nack)
             }
             (
                 Self::Checking {
                     delay,
-                    asked_again: true,
+                    rechecked: true,
                 },
                 Event::RungMissing,
             ) => to(
                 Self::Waiting {
                     missing_rung: Some(delay),
                 },
-                Effect::WaitOn,
+                Effect::ResumeWait,
             ),
             (
                 Self::Checking {
                     delay,
-                    asked_again: false,
+                    rechecked: false,
                 },
                 Event::RungMissing,
             ) => wait_for_rung(delay),
@@ -198,18 +195,18 @@ impl State {
                 Self::Waiting {
                     missing_rung: Some(delay),
                 },
-                Event::AskAgain,
+                Event::RecheckRung,
             ) => to(
                 Self::Checking {
                     delay,
-                    asked_again: true,
+                    rechecked: true,
                 },
                 Effect::Check(delay),
             ),
             (Self::Waiting { .. }, Event::WaitOver) => copy(Target::Source),
 
-            (Self::Copying { target, second_try }, Event::Copied(end)) => {
-                copied(target, second_try, *end, circumstances)
+            (Self::Copying { target, second_try }, Event::Copied(result)) => {
+                copied(target, second_try, result, circumstances)
             }
 
             (Self::Redeclaring { target }, Event::Redeclared(redeclared)) => match redeclared {
@@ -224,6 +221,7 @@ impl State {
                     set_aside_failed(target, circumstances),
                     Count::SetAsideFailed(target),
                 ),
+                // The queue exists, and comes back with its node. Rejecting would lose the message.
                 Redeclared::NodeDown => counted(
                     hold(target, HandBackReason::Unroutable, circumstances),
                     Count::SetAsideFailed(target),
@@ -236,21 +234,24 @@ impl State {
     }
 }
 
-fn decided(decision: &Decision, circumstances: Circumstances) -> Step {
+/// The handler has answered.
+fn decided(decision: &Decision, circumstances: Circumstances) -> Transition {
     match *decision {
-        Decision::Ack => ended(End::Acked, Effect::Ack),
+        Decision::Ack => ended(DeliveryEnd::Acked, Effect::Ack),
+        // Needs no wait, so it goes on while draining.
         Decision::Retry(Wait::Thread(delay)) if delay.is_zero() => copy(Target::Source),
         Decision::Retry(Wait::Thread(_)) if circumstances.draining => {
-            ended(End::Nacked, Effect::Nack)
+            ended(DeliveryEnd::Nacked, Effect::Nack)
         }
-        Decision::Retry(Wait::Thread(_)) => {
-            to(State::Waiting { missing_rung: None }, Effect::Nothing)
-        }
+        Decision::Retry(Wait::Thread(_)) => to(
+            DeliveryState::Waiting { missing_rung: None },
+            Effect::Nothing,
+        ),
         Decision::Retry(Wait::Rung(delay)) if circumstances.rung_known => copy(Target::Rung(delay)),
         Decision::Retry(Wait::Rung(delay)) => to(
-            State::Checking {
+            DeliveryState::Checking {
                 delay,
-                asked_again: false,
+                rechecked: false,
             },
             Effect::Check(delay),
         ),
@@ -259,52 +260,68 @@ fn decided(decision: &Decision, circumstances: Circumstances) -> Step {
     }
 }
 
-fn copied(target: Target, second_try: bool, end: CopyEnd, circumstances: Circumstances) -> Step {
-    match (end, target) {
-        (CopyEnd::Confirmed, _) => ended(End::Acked, Effect::Ack),
-        (CopyEnd::Returned, Target::Rung(_)) if circumstances.draining => {
-            counted(ended(End::Nacked, Effect::Nack), Count::RungMissing)
+/// The publisher has answered.
+fn copied(
+    target: Target,
+    second_try: bool,
+    result: &PublishResult,
+    circumstances: Circumstances,
+) -> Transition {
+    match (result, target) {
+        (PublishResult::Confirmed, _) => ended(DeliveryEnd::Acked, Effect::Ack),
+        // No wait begins while draining.
+        (PublishResult::Unroutable(_), Target::Rung(_)) if circumstances.draining => {
+            counted(ended(DeliveryEnd::Nacked, Effect::Nack), Count::RungMissing)
         }
-        (CopyEnd::Returned, Target::Rung(delay)) => wait_for_rung(delay),
-        (CopyEnd::Returned, Target::DeadLetter | Target::Parked) if !second_try => {
-            to(State::Redeclaring { target }, Effect::Redeclare(target))
-        }
-        (CopyEnd::Returned, Target::DeadLetter | Target::Parked) | (CopyEnd::ChannelClosed, _) => {
-            counted(
-                set_aside_failed(target, circumstances),
-                Count::SetAsideFailed(target),
-            )
-        }
-        (CopyEnd::Nacked, Target::DeadLetter | Target::Parked) => counted(
+        (PublishResult::Unroutable(_), Target::Rung(delay)) => wait_for_rung(delay),
+        // The queue was probably deleted. A second copy follows if it can be declared again.
+        (PublishResult::Unroutable(_), Target::DeadLetter | Target::Parked) if !second_try => to(
+            DeliveryState::Redeclaring { target },
+            Effect::Redeclare(target),
+        ),
+        (PublishResult::Unroutable(_), Target::DeadLetter | Target::Parked)
+        | (PublishResult::ChannelClosed(_), _) => counted(
+            set_aside_failed(target, circumstances),
+            Count::SetAsideFailed(target),
+        ),
+        (PublishResult::Nacked, Target::DeadLetter | Target::Parked) => counted(
             hold(target, HandBackReason::Nacked, circumstances),
             Count::SetAsideFailed(target),
         ),
-        (CopyEnd::Returned, _) => hold(target, HandBackReason::Unroutable, circumstances),
-        (CopyEnd::Nacked, _) => hold(target, HandBackReason::Nacked, circumstances),
-        (CopyEnd::TimedOut, _) => hold(target, HandBackReason::Timeout, circumstances),
-        (CopyEnd::Lost | CopyEnd::NotSent, _) => hold(target, HandBackReason::Lost, circumstances),
+        (PublishResult::Unroutable(_), _) => {
+            hold(target, HandBackReason::Unroutable, circumstances)
+        }
+        (PublishResult::Nacked, _) => hold(target, HandBackReason::Nacked, circumstances),
+        (PublishResult::Unknown(UnknownCause::Timeout), _) => {
+            hold(target, HandBackReason::Timeout, circumstances)
+        }
+        (PublishResult::Unknown(UnknownCause::Lost(_)) | PublishResult::NotSent(_), _) => {
+            hold(target, HandBackReason::Lost, circumstances)
+        }
     }
 }
 
-fn set_aside_failed(target: Target, circumstances: Circumstances) -> Step {
+/// The message cannot be set aside.
+fn set_aside_failed(target: Target, circumstances: Circumstances) -> Transition {
     if circumstances.never_reject {
         hold(target, HandBackReason::Unroutable, circumstances)
     } else {
-        ended(End::Rejected, Effect::Reject)
+        ended(DeliveryEnd::Rejected, Effect::Reject)
     }
 }
 
-fn hold(target: Target, reason: HandBackReason, circumstances: Circumstances) -> Step {
+/// Requeues after a pause; during a drain immediately.
+fn hold(target: Target, reason: HandBackReason, circumstances: Circumstances) -> Transition {
     if circumstances.draining {
-        ended(End::Nacked, Effect::Nack)
+        ended(DeliveryEnd::Nacked, Effect::Nack)
     } else {
-        to(State::Held { reason }, Effect::Pause(target))
+        to(DeliveryState::Held { reason }, Effect::Pause(target))
     }
 }
 
-fn wait_for_rung(delay: Duration) -> Step {
+fn wait_for_rung(delay: Duration) -> Transition {
     let step = to(
-        State::Waiting {
+        DeliveryState::Waiting {
             missing_rung: Some(delay),
         },
         Effect::WaitForRung(delay),
@@ -312,9 +329,9 @@ fn wait_for_rung(delay: Duration) -> Step {
     counted(step, Count::RungMissing)
 }
 
-fn copy(target: Target) -> Step {
+fn copy(target: Target) -> Transition {
     to(
-        State::Copying {
+        DeliveryState::Copying {
             target,
             second_try: false,
         },
@@ -322,20 +339,20 @@ fn copy(target: Target) -> Step {
     )
 }
 
-fn ended(end: End, effect: Effect) -> Step {
-    to(State::Ended(end), effect)
+fn ended(end: DeliveryEnd, effect: Effect) -> Transition {
+    to(DeliveryState::Ended(end), effect)
 }
 
-fn to(next: State, effect: Effect) -> Step {
-    Step {
+fn to(next: DeliveryState, effect: Effect) -> Transition {
+    Transition {
         next,
         effect,
         count: None,
     }
 }
 
-fn counted(step: Step, count: Count) -> Step {
-    Step {
+fn counted(step: Transition, count: Count) -> Transition {
+    Transition {
         count: Some(count),
         ..step
     }

@@ -1,8 +1,8 @@
-//! Walks every interleaving of delivery states, drain steps and the loss of the channel, for two deliveries.
+//! Explores every interleaving of worker reports, replies, drain and loss for two deliveries.
 //!
-//! The world around the ledger is modelled as freely as it really is: workers take what they may, handlers answer anything,
-//! copies end in every way, questions get every answer, a report can still be under way when a drain begins, and at any
-//! moment a drain may begin, its deadline pass, or the channel die.
+//! The surroundings are as free as in production: workers take any delivery, handlers give any
+//! answer, copies and requests end in every way, a report may be under way when a drain begins, and
+//! at any moment a drain may begin, its deadline may pass, or the channel may die.
 
 use super::*;
 use crate::metrics::Outcome;
@@ -11,9 +11,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 const RUNG: Duration = Duration::from_secs(40);
 const DELIVERIES: usize = 2;
 
+/// What a worker does with the delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Worker {
-    /// Nobody has taken the delivery yet.
+    /// No worker has taken the delivery yet.
     NotStarted,
     Running,
     Waiting,
@@ -22,22 +23,22 @@ enum Worker {
     Done,
 }
 
-/// Everything there is to know about one delivery, inside and outside the ledger.
+/// One delivery, inside the ledger and outside of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Tracked {
-    state: State,
+    state: DeliveryState,
     worker: Worker,
-    /// With the publisher.
+    /// The copy that is with the publisher.
     copy: Option<Target>,
-    /// Asked of the broker: about a rung, or to declare a queue.
-    question: Option<Question>,
+    /// The request that is with the admin threads.
+    request: Option<AdminRequest>,
     settled: Option<Effect>,
     accepted: bool,
     confirmed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Question {
+enum AdminRequest {
     Rung,
     Queue,
 }
@@ -50,6 +51,7 @@ enum Phase {
     Over,
 }
 
+/// The state of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct World {
     deliveries: [Tracked; DELIVERIES],
@@ -65,10 +67,10 @@ struct Options {
 impl World {
     fn new() -> Self {
         let tracked = Tracked {
-            state: State::Handed,
+            state: DeliveryState::Handed,
             worker: Worker::NotStarted,
             copy: None,
-            question: None,
+            request: None,
             settled: None,
             accepted: false,
             confirmed: false,
@@ -82,14 +84,14 @@ impl World {
     fn has_ended(&self) -> bool {
         self.deliveries
             .iter()
-            .all(|tracked| matches!(tracked.state, State::Ended(_)))
+            .all(|tracked| matches!(tracked.state, DeliveryState::Ended(_)))
     }
 
-    /// Every world that can come next.
+    /// All worlds that can follow this one.
     fn successors(&self, options: Options) -> Vec<World> {
         let mut next = Vec::new();
         for index in 0..DELIVERIES {
-            next.extend(self.deliver_news(index, options));
+            next.extend(self.delivery_events(index, options));
         }
         if self.phase == Phase::Live {
             let mut drained = *self;
@@ -115,6 +117,7 @@ impl World {
         next
     }
 
+    /// Ends every delivery with `event`.
     fn end_all(&self, event: &Event<'_>, options: Options) -> World {
         let mut over = *self;
         over.phase = Phase::Over;
@@ -125,8 +128,8 @@ impl World {
         over
     }
 
-    /// What can be reported about one delivery now.
-    fn deliver_news(&self, index: usize, options: Options) -> Vec<World> {
+    /// All events that can happen to one delivery now.
+    fn delivery_events(&self, index: usize, options: Options) -> Vec<World> {
         let tracked = self.deliveries[index];
         let mut next = Vec::new();
         let mut after = |change: &dyn Fn(&mut Tracked), event: Option<Event<'_>>| {
@@ -143,7 +146,8 @@ impl World {
             }
             Worker::Running => {
                 for decision in decisions() {
-                    let waits = matches!(decision, Decision::Retry(Wait::Thread(delay)) if !delay.is_zero());
+                    let waits =
+                        matches!(decision, Decision::Retry(Wait::Thread(d)) if !d.is_zero());
                     let worker = match (waits, self.phase) {
                         (true, Phase::Live) => Worker::Waiting,
                         _ => Worker::Done,
@@ -159,13 +163,13 @@ impl World {
                 after(&|tracked| tracked.worker = Worker::WaitReported, None);
                 if matches!(
                     tracked.state,
-                    State::Waiting {
+                    DeliveryState::Waiting {
                         missing_rung: Some(_)
                     }
                 ) {
                     after(
                         &|tracked| tracked.worker = Worker::Done,
-                        Some(Event::AskAgain),
+                        Some(Event::RecheckRung),
                     );
                 }
             }
@@ -178,37 +182,37 @@ impl World {
             _ => {}
         }
         if tracked.copy.is_some() {
-            for end in COPY_ENDS {
-                let confirmed = end == CopyEnd::Confirmed;
+            for result in copy_results() {
+                let confirmed = result == PublishResult::Confirmed;
                 after(
                     &|tracked| (tracked.copy, tracked.confirmed) = (None, confirmed),
-                    Some(Event::Copied(end)),
+                    Some(Event::Copied(&result)),
                 );
             }
         }
-        match tracked.question {
-            Some(Question::Rung) => {
+        match tracked.request {
+            Some(AdminRequest::Rung) => {
                 for event in [Event::RungThere, Event::RungMissing] {
-                    after(&|tracked| tracked.question = None, Some(event));
+                    after(&|tracked| tracked.request = None, Some(event));
                 }
             }
-            Some(Question::Queue) => {
+            Some(AdminRequest::Queue) => {
                 for redeclared in REDECLARED {
                     after(
-                        &|tracked| tracked.question = None,
+                        &|tracked| tracked.request = None,
                         Some(Event::Redeclared(redeclared)),
                     );
                 }
             }
             None => {}
         }
-        if matches!(tracked.state, State::Held { .. }) {
+        if matches!(tracked.state, DeliveryState::Held { .. }) {
             after(&|_| {}, Some(Event::PauseOver));
         }
         next
     }
 
-    /// Applies an event as the consumer thread does, and checks all that must never be.
+    /// Applies an event as the consumer thread does, and asserts what must never happen.
     fn apply(&mut self, index: usize, event: &Event<'_>, options: Options) {
         let before = self.deliveries[index];
         let phase = self.phase;
@@ -222,7 +226,7 @@ impl World {
         );
         let tracked = &mut self.deliveries[index];
         tracked.state = step.next;
-        if matches!(before.state, State::Ended(_)) {
+        if matches!(before.state, DeliveryState::Ended(_)) {
             assert_eq!(
                 (step.next, step.effect),
                 (before.state, Effect::Nothing),
@@ -239,7 +243,7 @@ impl World {
                 );
                 assert_eq!(before.settled, None, "settled twice, by {event:?}");
                 assert!(
-                    matches!(step.next, State::Ended(_)),
+                    matches!(step.next, DeliveryState::Ended(_)),
                     "settled, and goes on: {step:?}"
                 );
                 if step.effect == Effect::Ack {
@@ -261,7 +265,7 @@ impl World {
                 assert_eq!(before.copy, None, "two copies under way");
                 tracked.copy = Some(target);
             }
-            Effect::WaitForRung(_) | Effect::WaitOn => {
+            Effect::WaitForRung(_) | Effect::ResumeWait => {
                 assert_eq!(
                     phase,
                     Phase::Live,
@@ -269,22 +273,25 @@ impl World {
                 );
                 tracked.worker = Worker::Waiting;
             }
-            Effect::Check(_) => tracked.question = Some(Question::Rung),
-            Effect::Redeclare(_) => tracked.question = Some(Question::Queue),
+            Effect::Check(_) => tracked.request = Some(AdminRequest::Rung),
+            Effect::Redeclare(_) => tracked.request = Some(AdminRequest::Queue),
             Effect::Pause(_) => assert_eq!(phase, Phase::Live, "held while draining, by {event:?}"),
         }
     }
 }
 
-const COPY_ENDS: [CopyEnd; 7] = [
-    CopyEnd::Confirmed,
-    CopyEnd::Returned,
-    CopyEnd::Nacked,
-    CopyEnd::TimedOut,
-    CopyEnd::Lost,
-    CopyEnd::NotSent,
-    CopyEnd::ChannelClosed,
-];
+fn copy_results() -> [PublishResult; 7] {
+    let text = String::new;
+    [
+        PublishResult::Confirmed,
+        PublishResult::Unroutable(text()),
+        PublishResult::Nacked,
+        PublishResult::Unknown(UnknownCause::Timeout),
+        PublishResult::Unknown(UnknownCause::Lost(text())),
+        PublishResult::NotSent(text()),
+        PublishResult::ChannelClosed(text()),
+    ]
+}
 
 const REDECLARED: [Redeclared; 4] = [
     Redeclared::Done,
@@ -312,7 +319,7 @@ fn decisions() -> [Decision; 7] {
     ]
 }
 
-/// All worlds that can be reached, with what can follow each.
+/// All reachable worlds, each with its successors.
 fn explore(options: Options) -> HashMap<World, Vec<World>> {
     let mut worlds = HashMap::new();
     let mut open = VecDeque::from([World::new()]);
@@ -327,7 +334,7 @@ fn explore(options: Options) -> HashMap<World, Vec<World>> {
     worlds
 }
 
-/// Whether following `successors` from `world` always ends: no world comes back to itself.
+/// Whether every path from `world` ends: no world follows itself.
 fn always_ends(
     world: World,
     worlds: &HashMap<World, Vec<World>>,
@@ -349,7 +356,7 @@ fn always_ends(
 }
 
 #[test]
-fn no_interleaving_settles_twice_or_too_early_and_every_drain_ends() {
+fn every_interleaving_settles_once_and_every_drain_ends() {
     for (rung_known, never_reject) in [(false, false), (true, false), (false, true)] {
         let worlds = explore(Options {
             rung_known,
@@ -371,15 +378,15 @@ fn no_interleaving_settles_twice_or_too_early_and_every_drain_ends() {
 }
 
 #[test]
-fn every_kind_of_end_is_reached() {
+fn every_end_is_reachable() {
     let options = Options {
         rung_known: false,
         never_reject: false,
     };
-    let ends: HashSet<End> = explore(options)
+    let ends: HashSet<DeliveryEnd> = explore(options)
         .keys()
         .filter_map(|world| match world.deliveries[0].state {
-            State::Ended(end) => Some(end),
+            DeliveryState::Ended(end) => Some(end),
             _ => None,
         })
         .collect();
