@@ -1,12 +1,17 @@
-//! The main job in one file: a queue with a retry policy, a handler that fails in every way, and where each order ended.
+//! A queue with a retry policy, a handler that fails in every way, and a table of where each order
+//! ended.
 //!
-//! Without `AMQP_URL` it runs on the embedded broker, whose clock it moves itself; with it, on RabbitMQ in real time:
+//! Without `AMQP_URL` the program runs on the embedded broker and advances its clock. With it, the
+//! program runs on RabbitMQ in real time:
 //!
 //! ```text
 //! AMQP_URL=amqp://guest:guest@localhost:5672 cargo run --example orders
 //! ```
 
-#![allow(clippy::disallowed_methods, reason = "it shows when each attempt came")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the output shows the time of each attempt"
+)]
 
 use anyhow::{Context, Result};
 use rungmq::testing::{MemoryBroker, TestClock};
@@ -23,7 +28,7 @@ use std::time::{Duration, Instant};
 #[derive(Serialize, Deserialize)]
 struct Order {
     item: String,
-    /// How many times the warehouse is closed before it takes this order.
+    /// The number of attempts that fail before the warehouse accepts the order.
     failures: u32,
 }
 
@@ -34,15 +39,14 @@ fn main() -> Result<()> {
     let rabbitmq = std::env::var("AMQP_URL").ok().filter(|url| !url.is_empty());
     let on_rabbitmq = rabbitmq.is_some();
     if !on_rabbitmq {
-        say(
-            "On the embedded broker, whose clock is moved by this program. Set AMQP_URL for RabbitMQ.\n",
-        );
+        say("On the embedded broker, with its test clock. Set AMQP_URL to run on RabbitMQ.\n");
     }
     let mq = Connection::open(rabbitmq.unwrap_or_else(|| embedded.url())).context(
         "cannot connect to AMQP_URL; to start RabbitMQ: docker run --rm -p 5672:5672 rabbitmq:4",
     )?;
 
-    // Four attempts. The waits of 0.5 s and 1 s are spent in the consumer; the one of 2 s reaches the threshold: a rung.
+    // Four attempts. The delays of 0.5 s and 1 s are spent in the consumer. The delay of 2 s
+    // reaches the threshold, so it is spent in a rung, a retry queue on the broker.
     let policy = RetryPolicy::exponential(4, Duration::from_millis(500), Duration::from_secs(2))?;
     let threshold = Duration::from_secs(2);
     Topology::new()
@@ -75,13 +79,13 @@ fn main() -> Result<()> {
                 "{seconds:4.1} s, attempt {attempt}: {}{from}",
                 order.item
             ));
-            reserve(order, attempt)?; // An error is a retry; a FatalError goes to the dead-letter queue.
+            reserve(order, attempt)?; // An error is a retry, a FatalError a dead letter.
             let end = format!("shipped on attempt {attempt}");
             let _ = shipped.send((message.id().to_owned(), order.item.clone(), end));
             Ok::<_, anyhow::Error>(Ack::accept())
         })?;
 
-    // An earlier run that was interrupted has left messages behind; these are ours.
+    // The ids of this run's orders: an interrupted run may have left messages in the queues.
     let mut open = HashSet::new();
     for (item, failures) in [("apples", 0), ("pears", 2), ("quinces", 3), ("unicorns", 0)] {
         let envelope = mq.publish(
@@ -94,7 +98,7 @@ fn main() -> Result<()> {
         )?;
         open.insert(envelope.id().to_owned());
     }
-    // Not an order at all: the handler never sees it.
+    // This body does not decode to an order: the message is parked and the handler does not run.
     let note = Publish::bytes("two melons, please").content_type("application/json");
     let envelope = mq.publish_with(note.exchange("orders-events").routing_key("order.placed"))?;
     open.insert(envelope.id().to_owned());
@@ -102,7 +106,7 @@ fn main() -> Result<()> {
     if !on_rabbitmq {
         clock.advance_until_idle();
     }
-    // Apples, pears and quinces are shipped in the end.
+    // Apples, pears and quinces are shipped.
     let mut table = Vec::new();
     while table.len() < 3 {
         let (id, order, end) = ends
@@ -132,7 +136,7 @@ fn main() -> Result<()> {
     Ok(mq.close()?)
 }
 
-/// As `println!`, which panics when nobody reads on, as behind `| head`.
+/// Prints a line, ignoring errors: `println!` panics on a closed pipe, as with `| head`.
 fn say(line: impl fmt::Display) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

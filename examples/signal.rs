@@ -1,21 +1,22 @@
-//! The shape of a service: consumers run, the main thread waits, a signal drains, a second signal does not wait.
+//! The skeleton of a service: consumers run while the main thread waits. A first signal drains
+//! them, a second one ends the process immediately.
 //!
 //! ```text
-//! cargo run --example signal -- orders.new           # then Ctrl-C, or kill -TERM
-//! cargo run --example signal -- orders.new 60 5      # the same with handlers that take 60 s and a drain of 5 s: exit code 1
+//! cargo run --example signal -- orders.new         # then Ctrl-C, or kill -TERM
+//! cargo run --example signal -- orders.new 60 5    # handlers of 60 s, a drain of 5 s: exit code 1
 //! ```
 //!
 //! | exit code | meaning |
 //! |---|---|
-//! | 0 | a signal, and every delivery that was begun was settled |
-//! | 1 | a signal, and deliveries were left behind; the broker delivers them again |
+//! | 0 | after a signal, every started delivery was settled |
+//! | 1 | after a signal, deliveries were left behind; the broker delivers them again |
 //! | 2 | the service could not start |
-//! | 3 | the broker stayed away until the connection gave up |
-//! | 130 | a second signal: not waited for |
+//! | 3 | the connection gave up reconnecting |
+//! | 130 | a second signal ended the drain |
 
 #![allow(
     clippy::disallowed_methods,
-    reason = "the pretended work takes real time"
+    reason = "the simulated work takes real time"
 )]
 
 use crossbeam_channel::{Receiver, bounded};
@@ -28,21 +29,22 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-/// Shorter than the orchestrator's: Kubernetes kills 30 s after its SIGTERM.
+/// Below the orchestrator's grace period: Kubernetes kills 30 s after its SIGTERM.
 const DRAIN: Duration = Duration::from_secs(20);
 
-/// What `close_within` returned.
+/// The result of `close_within`.
 type Closed = Result<(), rungmq::Error>;
-/// Where it will be, once a signal has begun a close.
+/// Receives the channel of the close's result when a signal starts the close.
 type Closing = Receiver<Receiver<Closed>>;
 
 const USAGE: &str = "\
 signal [QUEUE [WORK [DRAIN]]]    consumes until SIGINT or SIGTERM, then drains
-  QUEUE   default orders.new; it has to exist
-  WORK    how many seconds each handler takes, default 0
-  DRAIN   how many seconds they may take to finish after the signal, default 20
+  QUEUE   an existing queue, default orders.new
+  WORK    seconds of work in each handler, default 0
+  DRAIN   seconds for handlers to finish after the signal, default 20
 AMQP_URL is the broker's URL, default amqp://guest:guest@localhost:5672.
-Exit codes: 0 drained; 1 deliveries were left behind; 2 could not start; 3 the broker stayed away; 130 a second signal.";
+Exit codes: 0 drained; 1 deliveries were left behind; 2 could not start; 3 the connection gave up
+reconnecting; 130 a second signal.";
 
 fn main() -> ExitCode {
     if std::env::args().any(|argument| argument == "--help" || argument == "-h") {
@@ -60,7 +62,7 @@ fn main() -> ExitCode {
         eprintln!("the broker is gone: {error}");
         return ExitCode::from(3);
     }
-    // Without a signal it was a handler that closed the connection, and that has the result.
+    // Without a signal, a handler has closed the connection and has received the result.
     let closed = closing
         .try_recv()
         .ok()
@@ -84,7 +86,7 @@ fn start() -> Result<(Connection, Closing), Box<dyn Error>> {
     let queue = arguments.next().unwrap_or_else(|| "orders.new".into());
     let work = seconds(arguments.next(), Duration::ZERO)?;
     let drain = seconds(arguments.next(), DRAIN)?;
-    // Before the connection: a signal that comes while it opens is not lost.
+    // Registered before the connection opens, so that a signal during `open` is not lost.
     let signals = Signals::new([SIGINT, SIGTERM])?;
     let mq = Connection::open(&url)?;
     mq.consume(&queue, move |message: Message<Value>| {
@@ -99,17 +101,17 @@ fn seconds(argument: Option<String>, default: Duration) -> Result<Duration, Box<
     argument.map_or(Ok(default), |text| Ok(Duration::from_secs(text.parse()?)))
 }
 
-/// The first signal closes, the second one ends the process at once.
+/// The first signal closes the connection, the second one ends the process immediately.
 fn close_on_signal(mq: Connection, mut signals: Signals, drain: Duration) -> Closing {
     let (begin, closing) = bounded(1);
     thread::spawn(move || {
         let mut signals = signals.forever();
         signals.next();
-        eprintln!("draining for at most {drain:?}; once more to stop at once");
+        eprintln!("draining for at most {drain:?}; a second signal exits immediately");
         let (result, closed) = bounded(1);
-        // The main thread may have seen the end already, and listens no more.
-        drop(begin.send(closed));
-        // Close waits, and this thread has to stay awake for the second signal.
+        // The send fails if `wait` has returned already, with the receiver dropped.
+        let _ = begin.send(closed);
+        // `close_within` blocks, and this thread waits for the second signal.
         thread::spawn(move || result.send(mq.close_within(drain)));
         signals.next();
         std::process::exit(130);

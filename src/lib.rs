@@ -1,5 +1,5 @@
-//! RabbitMQ for services without async: a plain closure handles each message, failures are retried by a policy, and
-//! shutdown keeps its deadline.
+//! RabbitMQ for services without async: a plain closure handles each message, a policy retries
+//! failures, and shutdown keeps its deadline.
 //!
 //! ```no_run
 //! use rungmq::{Connection, Message, Queue, RetryPolicy, Topology};
@@ -7,12 +7,15 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let policy = RetryPolicy::fixed(3, Duration::from_secs(60))?;
-//! let mq = Connection::builder("amqp://guest:guest@localhost:5672").retry_policy(policy.clone()).open()?;
+//! let mq = Connection::builder("amqp://guest:guest@localhost:5672")
+//!     .retry_policy(policy.clone())
+//!     .open()?;
 //! Topology::new().queue(Queue::new("orders").dead_letter().retry(&policy)).apply(&mq)?;
 //!
 //! mq.consume("orders", |order: Message<String>| -> std::io::Result<()> {
 //!     println!("attempt {}: {}", order.attempt(), order.payload());
-//!     std::fs::write("last-order", order.payload()) // Err: again in a minute; the third time: orders.dlq
+//!     // An error retries the message in a minute; the third one moves it to orders.dlq.
+//!     std::fs::write("last-order", order.payload())
 //! })?;
 //! mq.publish("", "orders", "two apples")?;
 //! mq.wait()?;
@@ -22,72 +25,100 @@
 //!
 //! # The types, and how they fit together
 //!
-//! A [`Connection`] is a cheap handle that any thread may hold. Everything begins with it:
+//! A [`Connection`] is a cheap handle that any thread may hold, and the start of every operation:
 //!
-//! * **What stands on the broker**: a [`Topology`] of exchanges, [`Queue`]s and bindings. [`plan`](Topology::plan) shows what
-//!   it would declare and finds its problems without a broker, [`apply`](Topology::apply) declares it.
-//! * **Publishing**: [`publish`](Connection::publish) sends JSON and waits for the broker's confirm; a [`Publish`] can say
-//!   everything else; a [`PublishError`] says whether the broker may have the message, and gives it back.
-//! * **Consuming**: [`consume`](Connection::consume) with defaults, or a [`ConsumerBuilder`] with concurrency, prefetch and
-//!   codec ([`Json`] unless it is said, [`Text`], [`Bytes`], or your own [`Decode`]). It calls a closure with a [`Message`], whose
-//!   [`Envelope`] has its id, attempt and first-seen time. Whatever the closure returns is an [`Answer`]: `()`, an [`Ack`], or a `Result`,
-//!   whose error is a retry unless there is a [`FatalError`] in it. A [`Consumer`] is the handle of what runs, a
-//!   [`ConsumerGroup`] starts several on one queue.
-//! * **Failing**: a [`RetryPolicy`] says how often and after which waits; short ones are spent in the consumer, long ones
-//!   on the broker, in the queues of a [`RetryLadder`]. Dead letters are looked at with [`pull`](Connection::pull) and moved back
-//!   with [`replay`](Connection::replay). [`naming`] has the queues' names.
-//! * **Ending**: [`close_within`](Connection::close_within) from any thread; [`DrainTimeout`] names what it left behind.
-//! * **Watching**: [`health`](Connection::health); a [`metrics::Registry`], or another [`metrics::Observer`].
+//! * **Declaring**: a [`Topology`] of exchanges, [`Queue`]s and bindings. [`plan`](Topology::plan)
+//!   lists what it would declare and finds its problems without a broker;
+//!   [`apply`](Topology::apply) declares it.
+//! * **Publishing**: [`publish`](Connection::publish) sends JSON and waits for the broker's
+//!   confirm. A [`Publish`] sets everything else about a message. A [`PublishError`] says whether
+//!   the broker may have the message, and returns it.
+//! * **Consuming**: [`consume`](Connection::consume) with defaults, or a [`ConsumerBuilder`] with
+//!   concurrency, prefetch and codec ([`Json`] by default, [`Text`], [`Bytes`], or a [`Decode`] of
+//!   your own). It calls a closure with a [`Message`], whose [`Envelope`] has its id, attempt and
+//!   first-seen time. The closure returns an [`Answer`]: `()`, an [`Ack`], or a `Result`, whose
+//!   error is a retry unless it contains a [`FatalError`]. A [`Consumer`] is the handle of a
+//!   running consumer; a [`ConsumerGroup`] starts several on one queue.
+//! * **Retrying**: a [`RetryPolicy`] sets the number of attempts and their delays. Short delays are
+//!   spent in the consumer, long ones in rungs, the retry queues on the broker, which a
+//!   [`RetryLadder`] lists. [`pull`](Connection::pull) reads dead letters, and
+//!   [`replay`](Connection::replay) moves them back. [`naming`] has the names of the queues.
+//! * **Closing**: [`close_within`](Connection::close_within) from any thread; a [`DrainTimeout`]
+//!   names the deliveries that it left behind.
+//! * **Monitoring**: [`health`](Connection::health); a [`metrics::Registry`], or another
+//!   [`metrics::Observer`].
+//! * **Testing**: an embedded broker and a test clock in the module `testing`, with the feature of
+//!   that name.
 //!
-//! The guides say more: [guarantees](docs::guarantees), [retries](docs::retries), [failures](docs::failures),
-//! [shutdown](docs::shutdown), [the broker](docs::broker), [metrics](docs::metrics), [testing](docs::testing). What is not there
-//! yet is in the README.
+//! The guides go into detail: [guarantees](docs::guarantees), [retries](docs::retries),
+//! [failures](docs::failures), [shutdown](docs::shutdown), [the broker](docs::broker),
+//! [metrics](docs::metrics), [testing](docs::testing), and for contributors
+//! [internals](docs::internals). The README lists what is not supported yet.
 //!
 //! # Threads
 //!
-//! The library has threads of its own and no runtime:
+//! The library runs on threads of its own, without a runtime:
 //!
-//! | for | threads |
-//! |---|---|
-//! | each connection | `rungmq-supervisor`, `rungmq-publisher`, `rungmq-admin`, `rungmq-admin-call`, `rungmq-opener-consume`; from the first publish or copy on `rungmq-opener-publish` |
-//! | each of its two sockets | `amiquip-io`, of amiquip, the client underneath |
-//! | each consumer | `rungmq-consumer-{queue}`, and workers that run the handlers, `rungmq-worker-{queue}`: as many as its concurrency, and one more for each message that waits in the consumer, up to the prefetch |
-//! | one task, then they end | `rungmq-dial`, `rungmq-redial`, `rungmq-open-publishing`, `rungmq-errand`, `rungmq-probe` |
+//! * Each connection: `rungmq-supervisor`, `rungmq-publisher`, `rungmq-admin`,
+//!   `rungmq-admin-call`, `rungmq-opener-consume`; from the first publish or copy on
+//!   `rungmq-opener-publish`.
+//! * Each of its two sockets: `amiquip-io`, of the underlying client amiquip.
+//! * Each consumer: `rungmq-consumer-{queue}`, and the workers that run handlers,
+//!   `rungmq-worker-{queue}`. There are as many workers as its concurrency, and one more for each
+//!   message that waits in the consumer, up to the prefetch.
+//! * Single calls: `rungmq-dial`, `rungmq-redial`, `rungmq-open-publishing`, `rungmq-errand`,
+//!   `rungmq-probe`.
+//! * Each embedded broker: `rungmq-memory-{name}`.
 //!
 //! Linux shows the first 15 bytes of a name.
 //!
-//! Handlers run on workers, so they may block, and may call everything here. Panics of a handler are caught. Do not
-//! build with `panic = "abort"`: amiquip's I/O thread may panic when both sides close a connection at once, which the library
-//! takes as a lost connection.
+//! Handlers run on workers, so they may block and may call every method of the library. A panic in
+//! a handler is caught. Do not build with `panic = "abort"`: amiquip's I/O thread may panic when
+//! both sides close a connection at the same time, which the library treats as a lost connection.
 //!
 //! # Logs
 //!
-//! Through the [`log`](https://docs.rs/log) crate, under targets that begin with `rungmq`:
+//! The library logs through the [`log`](https://docs.rs/log) crate, under targets that begin with
+//! `rungmq`:
 //!
-//! | level | what |
-//! |---|---|
-//! | warn | something is not as it should be: a connection lost, blocked or given up, a consumer that does not consume, a rung that is missing, a copy that failed and its pause, a message rejected because it could be set aside nowhere, headers left out, a wait cut short, a user without rights, problems that a topology may have |
-//! | info | consuming began and ended, the next attempt to connect, connected again, the connection was closed |
-//! | debug | drains, connections opened and ended, the consuming connection blocked; each message that is dead-lettered or parked: queue, id, reason |
+//! * `warn`: a connection lost, blocked or given up; a consumer without a subscription; a missing
+//!   rung; a failed copy and its pause; a message rejected because it could not be set aside;
+//!   headers left out; a wait cut short; missing permissions; probable mistakes in a topology.
+//! * `info`: a consumer started or stopped; the next attempt to connect; connected again; the
+//!   connection was closed.
+//! * `debug`: drains; connections opened and ended; the consuming connection blocked; each message
+//!   that is dead-lettered or parked, with queue, id and reason.
 //!
-//! Nothing else is logged for a message that ends as its handler said. Bodies and passwords are never logged (of a message that
-//! could not be decoded the reason is left out, since it may quote the body), and `error` and
-//! `trace` are not used. amiquip logs under `amiquip`: at `debug` every channel, and so every declaration, has its lines, and at
-//! `trace` every frame, bodies included. Keep it quiet with `RUST_LOG=debug,amiquip=error`.
+//! No other line is logged for a message that ends as its handler decided. Bodies and passwords are
+//! never logged; the reason is left out for a message that could not be decoded, since it may quote
+//! the body. The levels `error` and `trace` are not used. amiquip logs under `amiquip`: at `debug`
+//! every channel, and so every declaration; at `trace` every frame with its body.
+//! `RUST_LOG=debug,amiquip=error` silences it.
 //!
 //! # Features
 //!
-//! None is on by default. `tls` adds `amqps://` URLs and `TlsOptions`: rustls, the system's certificate authorities or a private one,
-//! client certificates.
+//! Both are off by default.
+//!
+//! * `testing` adds the module `testing`: the embedded broker behind `memory://` URLs, and the test
+//!   clock. Without it, opening a `memory://` URL is an error that names the feature. A service
+//!   enables it for its tests:
+//!
+//!   ```toml
+//!   [dev-dependencies]
+//!   rungmq = { version = "0.1", features = ["testing"] }
+//!   ```
+//! * `tls` adds `amqps://` URLs and `TlsOptions`: rustls, the system's certificate authorities or a
+//!   private one, client certificates.
 //!
 //! # Versions
 //!
-//! RabbitMQ 3.10 to 4.x; the tests run on 3.10 and 4.0. Rust 1.91; a newer one is a minor version. Before 1.0 a breaking
-//! change is a minor version too. Enums that may grow are `#[non_exhaustive]`. Names of queues, headers, metrics and
-//! arguments are shared with other languages and do not change. amiquip's types are in no signature, so that replacing it
-//! breaks nothing.
+//! RabbitMQ 3.10 to 4.x; the tests run on 3.10 and 4.0. Rust 1.91; raising it is a minor version.
+//! Before 1.0 a breaking change is a minor version too. Enums that may grow are
+//! `#[non_exhaustive]`. Names of queues, headers, metrics and arguments are shared with other
+//! languages and do not change. amiquip's types appear in no signature, so that it can be replaced
+//! without a breaking change.
 
-// What a service holds. A module imports only from its own group and from those below it.
+// The service's handles. A module imports only from its own group and from the groups below it.
 mod connection;
 mod consumer;
 
@@ -95,13 +126,13 @@ mod consumer;
 mod link;
 mod publisher;
 
-// Ways to a broker, and the broker in this process.
+// The transport seam with its implementations, and the embedded broker.
 #[cfg(any(test, feature = "testing"))]
 mod broker;
 mod error;
 mod transport;
 
-// Decisions: what is declared, what a handler said, when the next attempt comes.
+// Decisions: declarations, handler outcomes, retry delays.
 mod handler;
 mod retry;
 mod topology;
@@ -112,7 +143,7 @@ pub mod metrics;
 pub mod naming;
 mod time;
 
-// For readers and for tests.
+// Guides, and the API for tests.
 #[cfg(test)]
 mod contract;
 #[cfg(any(doc, doctest))]
@@ -143,7 +174,7 @@ pub use topology::{Plan, Queue, Topology, TopologyError};
 #[cfg(feature = "tls")]
 pub use transport::amqp::tls::TlsOptions;
 
-/// The README's example compiles.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

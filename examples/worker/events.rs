@@ -1,4 +1,4 @@
-//! What the worker prints: one JSON object a line on stdout.
+//! The worker's output: JSON lines on stdout.
 
 use rungmq::metrics::{Registry, Value as Metric};
 use rungmq::{HeaderValue, Headers, Health, Message};
@@ -10,9 +10,9 @@ use std::io::Write as _;
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event<'a> {
-    /// The queue is consumed, for the first time or again.
+    /// A subscription began, the first one or one after a loss.
     Consuming { queue: &'a str },
-    /// A handler starts.
+    /// A handler started.
     Delivery {
         queue: &'a str,
         id: &'a str,
@@ -25,14 +25,14 @@ pub(crate) enum Event<'a> {
         body_bytes: usize,
         headers: Value,
     },
-    /// A handler has returned.
+    /// A handler returned.
     Handled { id: &'a str, attempt: u32 },
-    /// The state of the connection, whenever it has changed.
+    /// The health of the connection changed.
     Health {
         status: &'static str,
         detail: Option<&'a str>,
     },
-    /// The last line.
+    /// The connection was closed: the last line.
     Closed {
         took_ms: u128,
         error: Option<String>,
@@ -80,7 +80,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// A reader that has gone away is no reason to stop.
+    /// Prints the event, ignoring errors: a closed pipe does not stop the worker.
     pub(crate) fn print(&self) {
         if let Ok(mut line) = serde_json::to_vec(self) {
             line.push(b'\n');
@@ -90,7 +90,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// A histogram is shown by how many values it has.
+/// Every metric as a number; of a histogram, the number of its values.
 fn metrics(registry: &Registry) -> Map<String, Value> {
     let snapshot = registry.snapshot();
     let number = |metric: &Metric| match metric {
@@ -113,7 +113,7 @@ fn table(headers: &Headers) -> Value {
         .into()
 }
 
-/// Types that JSON does not have are objects with one `$` member.
+/// A header value as JSON. A type that JSON does not have is an object with one `$` member.
 fn header(value: &HeaderValue) -> Value {
     match value {
         HeaderValue::Bool(flag) => json!(flag),

@@ -1,15 +1,18 @@
-//! The library from the command line: consumes queues, answers as it is told, and says on stdout what happens.
+//! The library from the command line: consumes queues, answers every delivery as its options say,
+//! and prints events on stdout.
 //!
 //! ```text
-//! cargo run --example worker -- --declare --policy exponential:5:1s:60s --answer fail-first:2 orders.new
+//! cargo run --example worker -- \
+//!     --declare --policy exponential:5:1s:60s --answer fail-first:2 orders.new
 //! ```
 //!
-//! stdout is JSON lines (`events.rs`); `--help` lists the options (`options.rs`). SIGTERM and SIGINT close within
-//! `--close-timeout`; so do `--count` and `--for`. Exit code: 0, or 1 when close returned an error, or 2 when the start failed.
+//! The events are JSON lines (`events.rs`); `--help` lists the options (`options.rs`). SIGTERM,
+//! SIGINT, `--count` and `--for` close the connection within `--close-timeout`. The exit code is 0,
+//! 1 if the close failed, or 2 if the start failed.
 
 #![allow(
     clippy::disallowed_methods,
-    reason = "the pretended work takes real time, and so does the close that is reported"
+    reason = "the simulated work takes real time, and the report has the real time of the close"
 )]
 
 mod events;
@@ -53,7 +56,7 @@ fn main() -> ExitCode {
     worker.run()
 }
 
-/// The error's message and its causes', joined.
+/// The messages of an error and its causes, joined by `: `.
 fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -64,10 +67,10 @@ fn with_causes(error: &dyn Error) -> String {
     text
 }
 
-/// How often the connection's health is looked at, for changes.
+/// How often the worker checks the connection's health for changes.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Prints each subscription, also those after a loss.
+/// Prints each subscription, including those after a loss.
 struct Subscriptions;
 
 impl Observer for Subscriptions {
@@ -89,7 +92,7 @@ struct Worker {
 impl Worker {
     fn start(options: Options) -> Result<Self, Box<dyn Error>> {
         let (stopper, stop) = bounded(1);
-        // Before anything is opened: from here on a signal is never the end of the process by itself.
+        // Registered first: from here on a signal does not end the process by itself.
         stop_on_signals(stopper.clone())?;
         let registry = Registry::new();
         let mut connection = Connection::builder(&options.url)
@@ -114,16 +117,16 @@ impl Worker {
         })
     }
 
-    /// Until a signal, `--count` or `--for`; then closes.
+    /// Runs until a signal, `--count` or `--for`, then closes the connection.
     fn run(self) -> ExitCode {
         let time_is_up = self.options.run_for.map_or_else(never, after);
-        let look = tick(HEALTH_INTERVAL);
+        let check = tick(HEALTH_INTERVAL);
         let mut last = None;
         loop {
             select! {
                 recv(self.stop) -> _ => break,
                 recv(time_is_up) -> _ => break,
-                recv(look) -> _ => {}
+                recv(check) -> _ => {}
             }
             let health = self.mq.health();
             let seen = Some((health.status, health.detail.clone()));
@@ -183,31 +186,31 @@ fn consume(
     if let Some(prefetch) = options.prefetch {
         consumer = consumer.prefetch(prefetch);
     }
-    let pretend = Pretend {
+    let simulated = Simulated {
         queue: queue.to_owned(),
         options: options.clone(),
         handled: Arc::clone(handled),
         stopper: stopper.clone(),
     };
-    consumer.start(move |message: Message<Value>| pretend.handle(&message))
+    consumer.start(move |message: Message<Value>| simulated.handle(&message))
 }
 
-/// The handler: prints, works, and answers as it was told.
-struct Pretend {
+/// The handler: prints the delivery, simulates work, and answers as the options say.
+struct Simulated {
     queue: String,
     options: Options,
     handled: Arc<AtomicU64>,
     stopper: Sender<()>,
 }
 
-impl Pretend {
+impl Simulated {
     fn handle(&self, message: &Message<Value>) -> Result<Ack, FatalError> {
         Event::delivery(&self.queue, message).print();
         if !self.options.work.is_zero() {
             thread::sleep(self.options.work);
         }
         let (id, attempt) = (message.envelope().id(), message.envelope().attempt());
-        // A panicking handler does not return, so it prints no `handled`; but it has had its delivery.
+        // A panicking handler does not return, so it prints no `handled`; `--count` includes it.
         if self.options.answer != Answer::Panic {
             Event::Handled { id, attempt }.print();
         }

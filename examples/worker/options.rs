@@ -1,4 +1,4 @@
-//! The command line.
+//! Parses the command line.
 
 use rungmq::RetryPolicy;
 use std::ffi::OsString;
@@ -7,26 +7,28 @@ use std::time::Duration;
 
 pub(crate) const USAGE: &str = "\
 worker [OPTION...] QUEUE...
-  --url URL              the broker; default AMQP_URL, else amqp://guest:guest@localhost:5672. memory://NAME is one of
-                         this process alone: a try of the options, since nobody else can publish to it
-  --declare              declare the queues, with what the policy needs; default: they have to exist
+  --url URL              the broker; default AMQP_URL, else amqp://guest:guest@localhost:5672.
+                         memory://NAME is an embedded broker, private to this process
+  --declare              declare the queues and what the policy needs; default: they must exist
   --queue-type TYPE      quorum (default) or classic, for --declare
   --policy POLICY        none (default), fixed:N:DUR or exponential:N:DUR:CAP; N counts deliveries
-  --jitter F             how far waits in the consumer spread, 0 to 1; default 0.2, and 0 for a fixed policy
-  --give-up-after DUR    dead-letter what is older, default never
-  --threshold DUR        waits this long or longer are spent on the broker, default 30s; 0s is never
-  --concurrency N        handlers at a time for each queue, default 1
-  --prefetch N           unsettled deliveries for each queue, default 20, or the concurrency if that is larger
-  --confirm-timeout DUR  how long the broker may take to confirm, default 10s
-  --answer ANSWER        accept (default), retry, reject, fatal, park, panic, or fail-first:N (retry up to attempt N)
-  --reason TEXT          the reason with it, default \"the worker was told to\"
-  --reason-bytes N       a reason of N bytes in its place
-  --work DUR             how long each handler takes, default 0s
+  --jitter F             spread of waits in the consumer, 0 to 1; default 0.2, or 0 for fixed
+  --give-up-after DUR    dead-letter messages older than this, default never
+  --threshold DUR        delays from this on are spent on the broker, default 30s; 0s is never
+  --concurrency N        concurrent handlers for each queue, default 1
+  --prefetch N           unsettled deliveries for each queue, default 20 or the concurrency,
+                         whichever is larger
+  --confirm-timeout DUR  limit for the broker's confirm, default 10s
+  --answer ANSWER        accept (default), retry, reject, fatal, park, panic, or fail-first:N
+                         (retry up to attempt N)
+  --reason TEXT          the reason of the answer, default \"the worker was told to\"
+  --reason-bytes N       a reason of N bytes instead
+  --work DUR             duration of each handler, default 0s
   --count N              close after N handled deliveries, default never
-  --for DUR              close after that time, default never
-  --close-timeout DUR    what close may take, default 20s
-DUR is a whole number and its unit: 500ms, 10s, 5m, 2h. SIGTERM and SIGINT close.
-Exit codes: 0; 1 when close left deliveries behind or failed; 2 when the start failed.";
+  --for DUR              close after this time, default never
+  --close-timeout DUR    timeout of the close, default 20s
+DUR is a whole number with a unit: 500ms, 10s, 5m, 2h. SIGTERM and SIGINT close.
+Exit codes: 0; 1 if the close failed or left deliveries behind; 2 if the start failed.";
 
 #[derive(Clone)]
 pub(crate) struct Options {
@@ -61,12 +63,12 @@ pub(crate) enum Answer {
     Fatal,
     Park,
     Panic,
-    /// Retries while the attempt is not larger.
+    /// Retries up to and including this attempt, then accepts.
     FailFirst(u32),
 }
 
 impl Options {
-    /// `None` when help is asked for.
+    /// Parses the arguments; `None` if they ask for help.
     pub(crate) fn from_args(args: impl Iterator<Item = OsString>) -> Result<Option<Self>, String> {
         let args: Result<Vec<String>, OsString> = args.map(OsString::into_string).collect();
         let mut args = args
@@ -122,14 +124,14 @@ impl Options {
                     options.close_timeout = duration(&value()?).map_err(in_option)?
                 }
                 unknown if unknown.starts_with('-') => {
-                    return Err(format!("there is no option {unknown}"));
+                    return Err(format!("unknown option {unknown}"));
                 }
                 _ => options.queues.push(arg),
             }
         }
 
         if options.queues.is_empty() {
-            return Err("no queue is given".into());
+            return Err("no queue given".into());
         }
         if let Some(jitter) = jitter {
             options.policy = options
@@ -156,7 +158,7 @@ fn queue_type(text: &str) -> Result<QueueType, String> {
     match text {
         "quorum" => Ok(QueueType::Quorum),
         "classic" => Ok(QueueType::Classic),
-        _ => Err(format!("quorum or classic, not {text:?}")),
+        _ => Err(format!("expected quorum or classic, not {text:?}")),
     }
 }
 
@@ -170,7 +172,7 @@ fn policy(text: &str) -> Result<RetryPolicy, String> {
         }
         _ => {
             return Err(format!(
-                "none, fixed:N:DUR or exponential:N:DUR:CAP, not {text:?}"
+                "expected none, fixed:N:DUR or exponential:N:DUR:CAP, not {text:?}"
             ));
         }
     };
@@ -189,7 +191,8 @@ fn answer(text: &str) -> Result<Answer, String> {
             Some(failures) => Answer::FailFirst(number(failures)?),
             None => {
                 return Err(format!(
-                    "accept, retry, reject, fatal, park, panic or fail-first:N, not {text:?}"
+                    "expected accept, retry, reject, fatal, park, panic or fail-first:N, \
+                     not {text:?}"
                 ));
             }
         },
@@ -206,30 +209,30 @@ fn duration(text: &str) -> Result<Duration, String> {
         "h" => 3_600_000,
         _ => {
             return Err(format!(
-                "a duration such as 500ms, 10s, 5m or 2h, not {text:?}"
+                "expected a duration such as 500ms, 10s, 5m or 2h, not {text:?}"
             ));
         }
     };
-    let count: u64 = number(count).map_err(|_| format!("no duration: {text:?}"))?;
+    let count: u64 = number(count).map_err(|_| format!("invalid duration {text:?}"))?;
     let millis = count
         .checked_mul(millis)
-        .ok_or_else(|| format!("too long: {text}"))?;
+        .ok_or_else(|| format!("duration {text} is too long"))?;
     Ok(Duration::from_millis(millis))
 }
 
 fn number<N: FromStr>(text: &str) -> Result<N, String> {
-    text.parse()
-        .map_err(|_| format!("not a number it can be: {text:?}"))
+    text.parse().map_err(|_| format!("invalid number {text:?}"))
 }
 
 fn at_least_one(text: &str) -> Result<u64, String> {
     match number(text)? {
-        0 => Err("at least 1, not 0".into()),
+        0 => Err("must be at least 1".into()),
         n => Ok(n),
     }
 }
 
-/// Exactly `bytes` bytes: where they are no multiple of three, one or two ASCII characters end the text.
+/// A text of exactly `bytes` bytes in three-byte characters. It ends in ASCII characters if `bytes`
+/// is not a multiple of three.
 fn three_byte_characters(bytes: usize) -> String {
     "€".repeat(bytes / 3) + &"x".repeat(bytes % 3)
 }

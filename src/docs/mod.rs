@@ -1,15 +1,15 @@
-//! Guides, one subject each.
+//! The guides, one subject each.
 //!
-//! | guide | answers |
+//! | guide | subject |
 //! |---|---|
-//! | [`guarantees`] | what can come twice, what order means, what RabbitMQ can lose and how not to have it |
-//! | [`retries`] | how often, how long, where a message waits; what a policy costs; prefetch and the ack timeout |
-//! | [`failures`] | every way a delivery can end, the reasons, the dead-letter and parked queues, replay |
-//! | [`shutdown`] | what `close` does, which times belong together, what dropping a handle does |
-//! | [`broker`] | what is declared, permissions, virtual hosts, policies, names, what RabbitMQ does by version |
-//! | [`metrics`] | names, labels, Prometheus, an observer of your own |
-//! | [`testing`] | a handler, a policy, a topology under test, without a server and without waiting |
-//! | [`internals`] | for contributors: the threads, the states of a delivery, the rules, how to add something |
+//! | [`guarantees`] | duplicates, order, what RabbitMQ can lose and how to avoid it |
+//! | [`retries`] | policies, where a message waits, prefetch and the ack timeout |
+//! | [`failures`] | every way a delivery can end, reasons, dead-letter and parked queues, replay |
+//! | [`shutdown`] | what `close` does, timeouts, signals, dropping handles |
+//! | [`broker`] | declarations, permissions, policies, names, reconnecting, RabbitMQ by version |
+//! | [`metrics`] | names, labels, Prometheus, custom observers |
+//! | [`testing`] | testing a handler, a policy or a topology on the embedded broker |
+//! | [`internals`] | for contributors: threads, states of a delivery, how to add something |
 
 #[doc = include_str!("guarantees.md")]
 pub mod guarantees {}
