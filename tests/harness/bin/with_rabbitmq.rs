@@ -1,7 +1,7 @@
 //! Runs a program beside a private broker: `with_rabbitmq PROGRAM [ARGS…]`.
 //!
-//! The program finds in `RUNGMQ_DIFFERENTIAL_URLS` the URLs of four virtual hosts, separated by spaces. The broker ends
-//! with the program, whose exit code is this one's.
+//! The program finds in `RUNGMQ_DIFFERENTIAL_URLS` the URLs of four virtual hosts, separated by
+//! spaces. The broker ends with the program, whose exit code is this one's.
 
 use std::env;
 use std::process::{Command, ExitCode};
