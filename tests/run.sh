@@ -65,10 +65,13 @@ suite() {
   "$@" 2>&1 | tee "$log" || result=FAILED
   # Cargo prints one result for each binary, and the failures of a binary twice: with their output, and as a list.
   awk -v name="$name" -v result="$result" -v seconds="$((SECONDS - start))" -v failures="$scratch/$name.failures" '
-    /^test result: / { passed += $4; failed += $6; for (i in list) print name ": " list[i] >failures; delete list }
-    /^failures:$/ { listed = 1; delete list; next }
+    /^failures:$/ { listed = 1; n = 0; next }
     listed && /^    / { list[++n] = substr($0, 5); next }
-    listed && /^test result: / { listed = 0 }
+    /^test result: / {
+      passed += $4; failed += $6
+      for (i = 1; i <= n; i++) print name ": " list[i] >failures
+      listed = n = 0
+    }
     END {
       if (result != "ok" && !failed) print name ": did not run to its end, see above" >failures
       printf "%-13s %-7s %5d passed %5d failed %6d s\n", name, result, passed, failed, seconds
@@ -76,15 +79,18 @@ suite() {
   [[ $result == ok ]]
 }
 
-# The library's unit tests with the differential test among them, and a broker beside them.
-differential() {
-  local program
-  program=$(
+# The library's unit tests with the differential test among them.
+differential_program=
+build_differential() {
+  differential_program=$(
     cargo rustc --locked -p rungmq --lib --profile test --all-features \
       --message-format=json-render-diagnostics -- --cfg differential |
       sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'
-  ) || return
-  cargo run --quiet --locked -p rungmq-tests --all-features --bin with_rabbitmq -- "$program" differential "$@"
+  )
+}
+# That test, beside a broker. Its URLs come from a program that the build has left in the same target folder.
+differential() {
+  "${differential_program%/deps/*}/with_rabbitmq" "$differential_program" differential "$@"
 }
 
 suites=()
@@ -110,11 +116,11 @@ summary() {
   local name
   echo
   for name in "${suites[@]}"; do cat "$scratch/$name.line"; done
-  if cat "$scratch"/*.failures 2>/dev/null >"$scratch/failures"; then
-    printf '\nfailures:\n'
-    sed 's/^/    /' "$scratch/failures"
-    return 1
-  fi
+  for name in "${suites[@]}"; do cat "$scratch/$name.failures"; done >"$scratch/failures" 2>/dev/null
+  [[ -s $scratch/failures ]] || return 0
+  printf '\nfailures:\n'
+  sed 's/^/    /' "$scratch/failures"
+  return 1
 }
 
 under_load=
@@ -133,6 +139,7 @@ done
 # Everything is built before the clock of a suite starts, and before the load does.
 cargo build --locked --workspace --all-features --examples --bins || exit
 if [[ -n $only_differential ]]; then
+  build_differential || exit
   [[ -z $under_load ]] || start_load
   differential "$@"
   exit
@@ -143,11 +150,14 @@ if (($#)); then
   exit
 fi
 "${cargo_test[@]}" --no-run --lib --bins --examples --tests || exit
+build_differential || exit
 [[ -z $under_load ]] || start_load
 
 run_suite unit "${cargo_test[@]}" --no-fail-fast --lib --bins --examples
+# Both wait more than they work.
+run_beside clock "${cargo_test[@]}" --test clock
 run_suite embedded env RUST_TEST_THREADS=$embedded_threads "${cargo_test[@]}" --test embedded
-run_suite clock "${cargo_test[@]}" --test clock
+show_beside
 run_suite differential differential
 run_suite rabbitmq env RUST_TEST_THREADS=$rabbitmq_threads "${cargo_test[@]}" --test rabbitmq
 run_suite disasters "${cargo_test[@]}" --test disasters
