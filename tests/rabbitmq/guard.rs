@@ -10,8 +10,10 @@ use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
 use rungmq::{Ack, Connection, HeaderValue, Message, RetryPolicy, naming};
 use serde_json::Value;
 
+use crate::harness::observed::SOON;
+use crate::harness::support::Calls;
 use crate::harness::wait::{let_pass, timed};
-use crate::harness::{BAD, BAD_BYTES, Node, Vhost, secs, table};
+use crate::harness::{BAD, BAD_BYTES, Node, Vhost, secs, table, wait_until};
 
 /// [`BAD`] where there is only text to show it.
 const SHOWN: &str = "???";
@@ -282,7 +284,8 @@ fn channel_closed_by_the_broker_leaves_other_channels_alone() {
 /// A second consumer on a connection, which must not notice what happens to the first: one message
 /// after the other arrives there, soon, once, and for the first time.
 struct Pinged {
-    pinger: JoinHandle<u32>,
+    pinger: JoinHandle<()>,
+    count: Calls,
     stop: Sender<()>,
 }
 
@@ -300,24 +303,32 @@ impl Pinged {
             })
             .unwrap();
         let (stop, stopped) = unbounded();
+        let arrived = Calls::default();
+        let count = arrived.clone();
         let pinger = thread::spawn(move || {
-            let mut count = 0;
+            let mut count = 0_u32;
             while stopped.recv_timeout(secs(0.02)) == Err(RecvTimeoutError::Timeout) {
                 raw.send("pinged", count.to_string(), AmqpProperties::default());
                 let ping = pings.recv_timeout(secs(10));
                 assert_eq!(ping, Ok((count, false)));
                 count += 1;
+                arrived.add();
             }
             assert!(pings.is_empty());
             assert!(consumer.is_running());
-            count
         });
-        Self { pinger, stop }
+        Self {
+            pinger,
+            count,
+            stop,
+        }
     }
 
-    fn noticed_nothing(self, least: u32) {
+    fn noticed_nothing(self, least: usize) {
+        wait_until(SOON, "the pings", || {
+            self.count.count() >= least || self.pinger.is_finished()
+        });
         drop(self.stop);
-        let count = self.pinger.join().unwrap();
-        assert!(count >= least, "only {count} pings");
+        self.pinger.join().unwrap();
     }
 }
