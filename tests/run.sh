@@ -154,12 +154,12 @@ build_differential || exit
 [[ -z $under_load ]] || start_load
 
 run_suite unit "${cargo_test[@]}" --no-fail-fast --lib --bins --examples
-# Both wait more than they work.
-run_beside clock "${cargo_test[@]}" --test clock
 run_suite embedded env RUST_TEST_THREADS=$embedded_threads "${cargo_test[@]}" --test embedded
-show_beside
 run_suite differential differential
 run_suite rabbitmq env RUST_TEST_THREADS=$rabbitmq_threads "${cargo_test[@]}" --test rabbitmq
+# The disasters mostly wait; the clock suite computes.
+run_beside clock "${cargo_test[@]}" --test clock
 run_suite disasters "${cargo_test[@]}" --test disasters
+show_beside
 run_suite doc "${cargo_test[@]}" --doc
 summary
