@@ -1,11 +1,13 @@
-//! The consumer of the chaos run (`tests/disasters/chaos`): each message says how it wants to be answered, and what was handled is
-//! written to a file before the answer is given, so that a `kill -9` loses no line.
+//! The consumer of the chaos run (`tests/disasters/chaos`): each message says how it wants to be
+//! answered, and what was handled is written to a file before the answer is given, so that a
+//! `kill -9` loses no line.
 //!
 //! ```text
 //! chaos_consumer URL DIARY QUEUE...
 //! ```
 //!
-//! stderr is a log. SIGTERM closes within 3 s: exit code 0, or 1 when deliveries were left behind, or 2 when the start failed.
+//! stderr is a log. SIGTERM closes within 3 s: exit code 0, or 1 when deliveries were left behind,
+//! or 2 when the start failed.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,4 +1,5 @@
-//! What takes whole brokers down for minutes: a binary of its own, so that it disturbs no other test.
+//! Tests that take whole brokers down for minutes. They are a binary of their own, which disturbs
+//! no other test.
 
 mod chaos;
 mod cluster;

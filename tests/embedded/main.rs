@@ -1,8 +1,9 @@
 //! The suite on the embedded broker.
 //!
-//! What needs more than behaviour stays with a real broker. Single tests say why at `only_on_rabbitmq!`; whole modules are in
-//! `tests/rabbitmq`: `bounds` and `examples` (processes of their own), `guard`, `latency`, `opening` and `tls` (bytes on a
-//! socket), `logins` (several users). `tests/conformance.sh` lists what runs where.
+//! What needs more than behaviour stays with a real broker. Single tests say why at
+//! `only_on_rabbitmq!`; whole modules are in `tests/rabbitmq`: `bounds` and `examples` (processes
+//! of their own), `guard`, `latency`, `opening` and `tls` (bytes on a socket), `logins` (several
+//! users). `tests/conformance.sh` lists what runs where.
 //!
 //! `RUNGMQ_TEST_PROFILE` chooses the version it behaves like: `3.10`, the default, or `4.0`.
 #![allow(

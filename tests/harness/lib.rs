@@ -1,10 +1,12 @@
 //! What the tests need around the library under test: brokers, raw clients, logs, and waiting.
 //!
-//! There are two kits with the same names, [`rabbitmq`] over real brokers and [`embedded`] over the embedded one, so that a
-//! test is written once and runs on both. What both share stands beside them:
+//! There are two kits with the same names, [`rabbitmq`] over real brokers and [`embedded`] over the
+//! embedded one, so that a test is written once and runs on both. What both share stands beside
+//! them:
 //!
 //! * [`wait`] is the only place that waits; [`logs`] keeps what was logged.
-//! * [`observed`] and [`support`] are connections of the library's with their counts, and what their handlers were given.
+//! * [`observed`] and [`support`] are connections of the library's with their counts, and what
+//!   their handlers were given.
 //! * [`worker_process`] starts examples as processes of their own.
 //! * [`Authority`] signs certificates, for `Node::listen_with_tls`.
 

@@ -111,7 +111,7 @@ pub struct Diary {
     entries: Sender<Seen>,
 }
 
-/// A diary and who reads it.
+/// A diary and its reader.
 pub fn diary() -> (Diary, Reader) {
     let (entries, read) = unbounded();
     let reader = Reader {
@@ -132,7 +132,7 @@ impl Diary {
             at: now(),
         };
         // A test that has ended reads nothing more.
-        drop(self.entries.send(seen));
+        let _ = self.entries.send(seen);
     }
 
     /// A handler that accepts what it notes.
@@ -198,7 +198,8 @@ pub fn fixed(attempts: u32, seconds: f64) -> RetryPolicy {
     RetryPolicy::fixed(attempts, secs(seconds)).unwrap()
 }
 
-/// How many deliveries are unacknowledged on all channels. Counts of quorum queues lag by seconds, this does not.
+/// How many deliveries are unacknowledged on all channels. Counts of quorum queues lag by seconds,
+/// this does not.
 #[track_caller]
 pub fn unacknowledged(vhost: &impl VirtualHost) -> u64 {
     let rows = vhost.list_channels(&["messages_unacknowledged"]);

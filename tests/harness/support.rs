@@ -1,4 +1,5 @@
-//! What several subjects need: a connection with its counts, and the declarations of a virtual host as rows.
+//! What several subjects need: a connection with its counts, and the declarations of a virtual host
+//! as rows.
 
 use rungmq::metrics::Registry;
 use rungmq::{Connection, Message};
@@ -57,7 +58,7 @@ impl Calls {
     }
 }
 
-/// Everything declared on a virtual host by whoever, in the shape of `fixtures/contract.json` and in order.
+/// All declarations on a virtual host, in the shape and order of `fixtures/contract.json`.
 #[derive(Debug, PartialEq)]
 pub struct Declared {
     pub exchanges: Vec<Value>,

@@ -21,7 +21,8 @@ pub fn wait_until(limit: Duration, what: &str, mut condition: impl FnMut() -> bo
     wait_for(limit, what, || condition().then_some(()));
 }
 
-/// Waits until `probe` gives a value and returns it; panics, naming `what`, when it does not within `limit`.
+/// Waits until `probe` gives a value and returns it; panics, naming `what`, when it does not within
+/// `limit`.
 #[track_caller]
 pub fn wait_for<T>(limit: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -75,7 +76,7 @@ pub fn let_pass(time: Duration) {
     thread::sleep(time);
 }
 
-/// The time in ms since 1970, by the clock that everybody on this machine has.
+/// The machine's wall clock, in ms since 1970.
 pub fn epoch_millis() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     since.as_millis().try_into().unwrap()

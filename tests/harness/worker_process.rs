@@ -1,4 +1,5 @@
-//! Examples of the library as programs; `worker` as a process of its own, to be killed and to be measured.
+//! Examples of the library as programs; `worker` as a process of its own, to be killed and to be
+//! measured.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader};
@@ -50,7 +51,8 @@ impl WorkerProcess {
         worker
     }
 
-    /// The next event of that name. Those before it wait for their turn: a delivery may come before `consuming` is said.
+    /// The next event of that name. Those before it wait for their turn: a delivery may come before
+    /// `consuming` is said.
     #[track_caller]
     pub fn next(&mut self, event: &str) -> Value {
         if let Some(found) = self

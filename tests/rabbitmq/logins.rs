@@ -1,4 +1,5 @@
-//! URLs end to end: logins with any character, virtual hosts, parameters, and no password in any output.
+//! URLs end to end: logins with any character, virtual hosts, parameters, and no password in any
+//! output.
 
 use log::Level;
 use rungmq::{Connection, Error};
@@ -19,7 +20,7 @@ fn hidden_in_logs(secret: &str) {
 }
 
 #[test]
-fn a_wrong_password_is_an_error_that_names_the_user_and_hides_the_password() {
+fn wrong_password_error_names_user_and_hides_password() {
     logs::capture();
     let vhost = Vhost::new();
     let secret = "hunter2-is-wrong";
@@ -193,7 +194,7 @@ fn heartbeats_are_what_was_asked_for() {
 }
 
 #[test]
-fn with_few_channels_consumers_leave_one_free_and_the_next_is_told() {
+fn consumers_leave_one_of_few_channels_free() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     let mq = Connection::open(format!("{}?channel_max=8", vhost.url())).unwrap();

@@ -1,4 +1,5 @@
-//! Tests against real brokers, started by the harness. One binary, so that all its tests share one node.
+//! Tests against real brokers, started by the harness. One binary, so that all its tests share one
+//! node.
 
 mod bounds;
 mod examples;

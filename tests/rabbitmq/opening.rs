@@ -1,4 +1,5 @@
-//! Opening a connection that cannot come about: an error in bounded time with its cause in the text.
+//! Opening a connection that cannot come about: an error in bounded time with its cause in the
+//! text.
 
 use rungmq::{Connection, Error};
 use std::io::{Read, Write};
@@ -19,7 +20,8 @@ fn fails(url: &str, limit: Duration) -> String {
     error.to_string()
 }
 
-/// A server that answers the first bytes of each connection with `answer`, and with silence if that is empty.
+/// A server that answers the first bytes of each connection with `answer`, and with silence if that
+/// is empty.
 fn server(answer: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -48,7 +50,7 @@ fn a_broker_that_is_down_is_an_error_that_names_the_address() {
 }
 
 #[test]
-fn a_broker_that_is_stopped_is_an_error_and_a_started_one_is_reached() {
+fn stopped_broker_is_an_error_and_started_one_is_reached() {
     let node = Node::start();
     node.stop_app();
     let text = fails(&node.url(), secs(5));
@@ -96,7 +98,7 @@ fn a_virtual_host_without_access_is_named() {
 }
 
 #[test]
-fn something_that_is_not_amqp_is_an_error_at_once() {
+fn peer_that_is_not_amqp_is_an_error() {
     for answer in [
         &b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"[..],
         b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n",
@@ -126,7 +128,7 @@ fn a_server_that_says_nothing_costs_the_limit_and_no_more() {
 }
 
 #[test]
-fn a_server_that_hangs_up_is_an_error_at_once() {
+fn server_that_hangs_up_is_an_error() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     proxy.refuse(true);

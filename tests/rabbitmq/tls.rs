@@ -227,13 +227,13 @@ fn a_client_certificate_is_the_login_when_the_url_says_so() {
     carries(&mq, &tls.vhost, &[10]);
     mq.close().unwrap();
 
-    let nobody = tls.authority.client("unknown-to-the-broker");
-    let (opened, took) = timed(|| tls.open(url, shows(tls.trusting(), &nobody)));
+    let unknown = tls.authority.client("unknown-to-the-broker");
+    let (opened, took) = timed(|| tls.open(url, shows(tls.trusting(), &unknown)));
     refused(opened, took, &["credentials", "certificate"]);
 }
 
 #[test]
-fn plain_and_tls_ports_taken_for_each_other_are_errors_in_bounded_time() {
+fn swapped_plain_and_tls_ports_are_errors_in_bounded_time() {
     let tls = Secured::new(&["localhost"], false);
     let plain = format!("amqps://localhost:{}", tls.vhost.node().port());
     let (opened, took) = timed(|| tls.open(plain, tls.trusting()));

@@ -1,4 +1,4 @@
-//! The consuming processes, and somebody who starts them again.
+//! The consuming processes and their supervision.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -34,7 +34,7 @@ pub(crate) struct Consumers {
 
 struct Slot {
     child: Child,
-    /// Somebody ends it on purpose, or has ended it: nobody else starts it again.
+    /// The gremlin ends this process, or has ended it: supervision leaves it alone.
     on_purpose: bool,
     /// Milliseconds since 1970.
     since: u64,
@@ -107,7 +107,8 @@ impl Consumers {
         diary
     }
 
-    /// Starts again what could not start while the broker was away, and measures. Whoever ends in another way is a fault.
+    /// Restarts processes that could not start while the broker was away, and measures the others.
+    /// Any other end is a fault.
     pub(crate) fn look_after(&self) {
         for (index, slot) in self.slots.iter().enumerate() {
             let mut slot = slot.lock();
@@ -196,8 +197,8 @@ impl Consumers {
         (most, named, now)
     }
 
-    /// A start fails while the broker is away, or when a queue is deleted before its binding is made; what had been received by
-    /// then goes back.
+    /// A start fails while the broker is away, or when a queue is deleted before its binding is
+    /// made; what had been received by then goes back.
     fn ended(&self, slot: &Slot, status: ExitStatus) {
         if status.code() == Some(START_FAILED) {
             self.failed_starts.lock().push(Event {

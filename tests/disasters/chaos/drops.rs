@@ -2,8 +2,8 @@
 
 /// The messages that the broker's log says it has dropped, at one start after the other.
 ///
-/// A lost message may have come home at more than one of them. A claim is good if all of them can be met together, so an
-/// earlier one makes room where it can.
+/// A lost message may have come home at more than one of them. A claim is good if all of them can
+/// be met together, so an earlier one makes room where it can.
 pub(crate) struct Drops {
     /// How many messages were dropped at each start.
     dropped: Vec<usize>,

@@ -149,7 +149,8 @@ impl<'a> Gremlin<'a> {
         }
     }
 
-    /// Also when the test fails: nobody waits for a thread that looks after consumers for ever.
+    /// Ends supervision of the consumers when dropped, also when the test fails: its scope joins
+    /// that thread.
     pub(crate) fn calm_when_dropped(&self) -> impl Drop + '_ {
         Calm(&self.calm)
     }
@@ -163,7 +164,8 @@ impl<'a> Gremlin<'a> {
         let node = self.vhost.node();
         match trouble {
             Trouble::KillBroker(down) => {
-                // Or it would forget the queue that a consumer has just declared again, and that a policy was cleared.
+                // Or it would forget the queue that a consumer has just declared again, and that a
+                // policy was cleared.
                 node.sync_metadata();
                 node.kill_9();
                 let_pass(down);
@@ -199,7 +201,8 @@ impl<'a> Gremlin<'a> {
                 What::ShortRungs
             }
             Trouble::RefuseCopies(time) => {
-                // One step after the other: a limit that came first would drop what is in the queues.
+                // One step after the other: a limit that came first would drop what is in the
+                // queues.
                 let pattern = r"\.(retry\..*|dlq|parked)$";
                 for definition in [
                     json!({"overflow": "reject-publish"}),

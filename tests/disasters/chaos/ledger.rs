@@ -1,4 +1,5 @@
-//! Holds what the producer was told against what the handlers wrote and what the broker has in the end.
+//! Holds what the producer was told against what the handlers wrote and what the broker has in the
+//! end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -24,7 +25,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) dead: &'a [Got],
     pub(crate) parked: &'a [Got],
     pub(crate) events: &'a [Event],
-    /// For each kill of the broker: how many messages its quorum queue has dropped at the next start, by its log.
+    /// For each kill of the broker: how many messages its quorum queue has dropped at the next
+    /// start, by its log.
     pub(crate) dropped: Vec<usize>,
 }
 
@@ -178,7 +180,8 @@ impl Check<'_> {
         self.set_aside_once();
     }
 
-    /// Each copy has a handling of its own, but for what a killed broker puts back after the test has taken it out.
+    /// Each copy has a handling of its own, but for what a killed broker puts back after the test
+    /// has taken it out.
     fn set_aside_once(&mut self) {
         let story = self.story;
         let set_aside = story.dead.len() + story.parked.len();
@@ -211,7 +214,8 @@ impl Check<'_> {
         }
     }
 
-    /// A delivery more than its attempt can have copies is a duplicate, and something must have happened since the one before.
+    /// A delivery more than its attempt can have copies is a duplicate, and something must have
+    /// happened since the one before.
     fn deliveries(&mut self, plan: Plan) {
         let mut copies = 1;
         for attempt in 1..=ATTEMPTS {
@@ -246,8 +250,8 @@ impl Check<'_> {
         }
     }
 
-    /// How many of these deliveries may be those of a copy that came home from a rung once more, when a kill had undone that the
-    /// rung had let it go: one for each kill, and after it.
+    /// How many of these deliveries may be those of a copy that came home from a rung once more,
+    /// when a kill had undone that the rung had let it go: one for each kill, and after it.
     fn home_again(&self, attempt: u32, plan: Plan, deliveries: &[&Line]) -> usize {
         let Goes::IntoRung(wait) = plan.goes(attempt - 1) else {
             return 0;
@@ -270,7 +274,8 @@ impl Check<'_> {
     fn cause(&self, first: &Line, second: &Line, plan: Plan) -> Option<&'static str> {
         let between = |event: &&Event| event.from <= second.at && event.to + BLUR >= first.at;
         let concerns = |event: &&Event| match event.what {
-            // One that was suspended goes on with what it had received, before it learns that the broker has that back.
+            // One that was suspended goes on with what it had received, before it learns that the
+            // broker has that back.
             What::Suspended(process) => process == first.process || process == second.process,
             What::Killed(process) | What::Terminated(process) | What::StartFailed(process) => {
                 process == first.process

@@ -18,7 +18,7 @@ fn a_confirmed_message_that_no_handler_saw_is_missing() {
 }
 
 #[test]
-fn a_message_that_was_refused_or_whose_fate_is_unknown_is_not_missed() {
+fn refused_or_unknown_message_is_not_missed() {
     for told in [Told::Refused, Told::Unknown] {
         let ledger = story(CLASSIC, Plan::Accept).told(told).ledger();
         assert!(ledger.faults.is_empty(), "{:?}", ledger.faults);
@@ -26,7 +26,7 @@ fn a_message_that_was_refused_or_whose_fate_is_unknown_is_not_missed() {
 }
 
 #[test]
-fn an_accepted_message_is_no_fault_and_a_refused_one_that_is_handled_is() {
+fn handled_message_that_was_refused_is_a_fault() {
     let accepted = || story(CLASSIC, Plan::Accept).accepted(1, 10);
     assert!(accepted().ledger().faults.is_empty());
     assert_eq!(accepted().told(Told::Refused).ledger().faults.len(), 1);
@@ -168,7 +168,7 @@ fn refused_copies_are_a_cause_for_who_was_to_be_copied() {
 }
 
 #[test]
-fn a_wait_that_ends_while_the_quorum_queue_has_no_leader_is_excused_as_often_as_the_log_says() {
+fn rung_expiry_without_leader_is_excused_once_per_log_line() {
     // In the rung of 600 ms from 500 on.
     let away = |queue| {
         story(queue, Plan::FailAlways)
@@ -251,7 +251,7 @@ fn what_comes_home_at_a_start_may_be_lost_by_the_next_kill() {
 }
 
 #[test]
-fn only_a_deletion_of_the_queue_that_a_copy_was_on_its_way_to_is_an_excuse() {
+fn only_deletion_of_the_copys_own_target_is_an_excuse() {
     let deleted = |queue: &str, from, to| {
         story(CLASSIC, Plan::Reject)
             .ended(1, 500)

@@ -1,5 +1,6 @@
-//! The messages that RabbitMQ itself loses, each by a rule that is as narrow as can be seen from outside: see "What RabbitMQ can
-//! lose" in `src/docs/guarantees.md`. What no rule excuses is missing, and the run fails.
+//! The messages that RabbitMQ itself loses, each by a rule that is as narrow as can be seen from
+//! outside: see "What RabbitMQ can lose" in `src/docs/guarantees.md`. What no rule excuses is
+//! missing, and the run fails.
 
 use super::drops::Drops;
 use super::gremlin::{Event, What};
@@ -9,7 +10,8 @@ use super::story::Story;
 use super::times::{LANDS, SIGNAL, Times, UNWRITTEN};
 use crate::harness::work::{Goes, Line};
 
-/// One that lands later than the consumers' confirm timeout goes back as well. Said by the log, a loss need not be near.
+/// One that lands later than the consumers' confirm timeout goes back as well. Said by the log, a
+/// loss need not be near.
 const LANDS_AT_LAST: u64 = 3_000;
 
 /// What RabbitMQ does not promise.
@@ -46,7 +48,8 @@ pub(crate) struct Losses<'a> {
 }
 
 impl<'a> Losses<'a> {
-    /// `dropped` has a number for each kill of the broker in `events`: of the messages dropped at the next start, by the log.
+    /// `dropped` has a number for each kill of the broker in `events`: of the messages dropped at
+    /// the next start, by the log.
     pub(crate) fn new(events: &'a [Event], dropped: Vec<usize>) -> Self {
         Self {
             times: Times(events),
@@ -54,7 +57,8 @@ impl<'a> Losses<'a> {
         }
     }
 
-    /// How RabbitMQ has lost a message that was confirmed and ended nowhere; `None` when it has not.
+    /// How RabbitMQ has lost a message that was confirmed and ended nowhere; `None` when it has
+    /// not.
     pub(crate) fn excuse(&mut self, story: &Story, published: &Published) -> Option<Lost> {
         let queue = published.queue;
         let mut into_rungs = Vec::new();
@@ -95,8 +99,8 @@ impl<'a> Losses<'a> {
         })
     }
 
-    /// The starts at which one of the waits may have ended: rungs send home what has expired as soon as the broker is up, a
-    /// quorum queue has its election after that.
+    /// The starts at which one of the waits may have ended: rungs send home what has expired as
+    /// soon as the broker is up, a quorum queue has its election after that.
     fn without_leader(&self, into_rungs: &[(&Line, u64)]) -> Vec<usize> {
         let may_end_at = |kill: &Event| {
             into_rungs.iter().any(|(line, wait)| {
@@ -110,7 +114,8 @@ impl<'a> Losses<'a> {
             .collect()
     }
 
-    /// Whether a handler has had it, straight from a rung, and the broker was killed before it had written it down.
+    /// Whether a handler has had it, straight from a rung, and the broker was killed before it had
+    /// written it down.
     fn taken_back(&self, story: &Story, published: &Published) -> bool {
         let attempt = story.last_attempt();
         let from_rung =
@@ -125,7 +130,7 @@ impl<'a> Losses<'a> {
     }
 }
 
-/// A quorum queue writes at once; a message may still be on its way to it.
+/// A quorum queue writes before it confirms; a message may still be on its way to it.
 fn unwritten_for(queue: &str) -> u64 {
     if queue == QUORUM { SIGNAL } else { UNWRITTEN }
 }

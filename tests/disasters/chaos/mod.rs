@@ -1,9 +1,9 @@
-//! Everything at once: a producer, consuming processes that answer in every way, and a gremlin; in the end every message that
-//! was confirmed must be accounted for.
+//! The chaos run: a producer, consuming processes that answer in every way, and a gremlin; in the
+//! end every message that was confirmed must be accounted for.
 //!
-//! About a minute by default, the healing included, and always of one seed. `RUNGMQ_CHAOS_SECONDS` makes it longer, of a seed of
-//! its own; `RUNGMQ_CHAOS_SEED` repeats a run, as far as the seed decides it: the plan of each message and the script of
-//! all trouble.
+//! About a minute by default, the healing included, and always of one seed. `RUNGMQ_CHAOS_SECONDS`
+//! makes it longer, of a seed of its own; `RUNGMQ_CHAOS_SEED` repeats a run, as far as the seed
+//! decides it: the plan of each message and the script of all trouble.
 
 mod consumers;
 mod drops;
@@ -34,7 +34,8 @@ use producer::{Producer, Published};
 use queues::{Queues, SOURCES};
 use script::Script;
 
-/// What RabbitMQ's log says for each message that a rung has sent home while its quorum queue had no leader.
+/// What RabbitMQ's log says for each message that a rung has sent home while its quorum queue had
+/// no leader.
 const LEADER_UNKNOWN: &str = "leader not known. Command is dropped";
 /// As part of the suite.
 const SECONDS: u64 = 45;
@@ -42,13 +43,14 @@ const SEED: u64 = 1;
 const PROCESSES: usize = 3;
 /// Hand-backs are paced up to a minute, and one that was delivered often waits up to five.
 const SETTLES_WITHIN: Duration = Duration::from_secs(400);
-/// Two consumers of 16 deliveries at most, each of which may wait in a thread, and the library's own.
+/// Two consumers of 16 deliveries at most, each of which may wait in a thread, and the library's
+/// own.
 const MOST_THREADS: u64 = 32 + 8 + 25;
 /// Two consumers of four workers, and the library's own.
 const THREADS_AT_REST: u64 = 8 + 25;
 
 #[test]
-fn no_message_is_lost_whatever_happens_to_broker_connections_queues_and_consumers() {
+fn no_message_is_lost_in_chaos() {
     let seconds = from_environment("RUNGMQ_CHAOS_SECONDS");
     let seed = from_environment("RUNGMQ_CHAOS_SEED").unwrap_or_else(|| match seconds {
         Some(_) => rand::random_range(0..1_000_000),
@@ -64,7 +66,8 @@ fn no_message_is_lost_whatever_happens_to_broker_connections_queues_and_consumer
     tell(&run);
     let vhost = Vhost::named(&node, "chaos");
     let queues = Queues::declare(&vhost);
-    // A quorum queue whose node is killed within the first second of its life never has a leader again.
+    // A quorum queue whose node is killed within the first second of its life never has a leader
+    // again.
     let_pass(secs(3));
     let consumers = Consumers::start(&folder.0, &vhost.url(), SOURCES, PROCESSES);
     let producer = Producer::start(&vhost.url(), seed, SOURCES);
@@ -108,7 +111,8 @@ fn no_message_is_lost_whatever_happens_to_broker_connections_queues_and_consumer
     }
 }
 
-/// After the last trouble everything must flow again, and every message must end. Returns what was published.
+/// After the last trouble everything must flow again, and every message must end. Returns what was
+/// published.
 fn heal(queues: &Queues<'_>, producer: Producer, faults: &mut Vec<String>) -> Vec<Published> {
     let before = producer.confirmed();
     let clock = Stopwatch::start();
@@ -206,7 +210,8 @@ fn lines(ledger: &Ledger, events: &[Event]) -> Vec<String> {
     done.chain(counts).chain(again).chain(lost).collect()
 }
 
-/// Also when the test harness captures what passing tests print: a run that cannot be repeated is worth little.
+/// Also when the test harness captures what passing tests print: a run that cannot be repeated is
+/// worth little.
 fn tell(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

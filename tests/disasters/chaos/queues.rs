@@ -35,7 +35,8 @@ impl<'a> Queues<'a> {
         };
         Topology::new()
             .queue(queue(CLASSIC).classic())
-            // RabbitMQ 4 has a limit of 20, and counts what comes back from killed consumers and lost connections.
+            // RabbitMQ 4 has a limit of 20, and counts what comes back from killed consumers and
+            // lost connections.
             .queue(queue(QUORUM).argument("x-delivery-limit", 10_000))
             .apply(&mq)
             .unwrap();
@@ -51,7 +52,7 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// As a person does who looks after dead letters; so these queues are empty at times.
+    /// Empties the dead-letter and parked queues, as an operator does.
     pub(crate) fn clear_out(&self) {
         let raw = self.vhost.raw();
         for queue in self.vhost.queue_names() {
@@ -80,7 +81,8 @@ impl<'a> Queues<'a> {
         self.vhost.delete_empty(&self.copies)
     }
 
-    /// Waits until no message is in the source queues, in a rung or with a consumer; or what is left when the limit is over.
+    /// Waits until no message is in the source queues, in a rung or with a consumer; or what is
+    /// left when the limit is over.
     pub(crate) fn settle(&self, limit: Duration) -> Option<String> {
         let clock = Stopwatch::start();
         let mut empty_since = Stopwatch::start();

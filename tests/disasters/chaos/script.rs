@@ -14,7 +14,8 @@ pub(crate) enum Trouble {
     /// `kill -9`, and a start after a while.
     KillBroker(Duration),
     CloseConnections,
-    /// So that a process loses what it publishes by and not what it consumes by, or the other way round.
+    /// So that a process loses what it publishes by and not what it consumes by, or the other way
+    /// round.
     CloseSomeConnections(u32),
     /// SIGSTOP and SIGCONT; the longer ones are noticed by the heartbeats.
     Freeze(Duration),
@@ -25,7 +26,7 @@ pub(crate) enum Trouble {
     ShortRungs(Duration),
     /// A policy by which rungs, dead-letter and parked queues refuse every copy.
     RefuseCopies(Duration),
-    /// Dead-letter and parked queues answer nobody: what is copied to them has no confirm.
+    /// Dead-letter and parked queues hang: a copy to them gets no confirm.
     HangQueues {
         time: Duration,
         /// The broker is killed meanwhile, so that these copies are lost.
@@ -48,7 +49,8 @@ pub(crate) enum Blow {
 pub(crate) struct Script(StdRng);
 
 impl Script {
-    /// Each `part` of a run has a script of its own, so that none changes with the timing of another.
+    /// Each `part` of a run has a script of its own, so that none changes with the timing of
+    /// another.
     pub(crate) fn new(seed: u64, part: u64) -> Self {
         Self(StdRng::seed_from_u64(
             seed.wrapping_mul(1_000).wrapping_add(part),
@@ -59,7 +61,7 @@ impl Script {
         self.millis(200, 2_500)
     }
 
-    /// One, or two that follow each other at once.
+    /// One, or two in immediate succession.
     pub(crate) fn troubles(&mut self) -> Vec<Trouble> {
         let first = self.trouble();
         let killed = matches!(first, Trouble::HangQueues { killed: true, .. });

@@ -7,7 +7,8 @@ use crate::harness::work::Line;
 pub(crate) const LANDS: u64 = 1_000;
 /// An event is noted when it begins; a signal sent has arrived by then.
 pub(crate) const SIGNAL: u64 = 200;
-/// How long before a kill a classic queue may have taken a message in or let it go, and not written it down.
+/// How long before a kill a classic queue may have taken a message in or let it go, and not written
+/// it down.
 pub(crate) const UNWRITTEN: u64 = 2_000;
 /// What a policy of the gremlin cuts the waits in rungs to.
 const SHORTEST_WAIT: u64 = 100;
@@ -23,7 +24,8 @@ impl<'a> Times<'a> {
             .filter(|event| event.what == What::BrokerKilled)
     }
 
-    /// The kills at which a wait in a rung, to which `line` took the message, had ended at most `unwritten` before.
+    /// The kills at which a wait in a rung, to which `line` took the message, had ended at most
+    /// `unwritten` before.
     pub(crate) fn kills_just_after_wait(
         self,
         line: &Line,
@@ -35,7 +37,8 @@ impl<'a> Times<'a> {
             .filter(move |kill| due <= kill.from + SIGNAL && due_at_last + unwritten >= kill.from)
     }
 
-    /// When it may have come home from the rung: a broker that is down then sends it at its next start.
+    /// When it may have come home from the rung: a broker that is down then sends it at its next
+    /// start.
     pub(crate) fn due(self, line: &Line, wait: u64, lands: u64) -> (u64, u64) {
         let (landed, last) = self.landing(line, lands);
         let cut_short = self.0.iter().any(|event| {

@@ -1,7 +1,7 @@
 //! What lives on a node that is down is waited for, and nothing else is.
 //!
-//! RabbitMQ 3 says by a 404 that a queue's node is down. RabbitMQ 4 says nothing: declarations succeed, and what is
-//! published to the queue is refused.
+//! RabbitMQ 3 says by a 404 that a queue's node is down. RabbitMQ 4 says nothing: declarations
+//! succeed, and what is published to the queue is refused.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::harness::observed::{Observed, SOON, diary, fixed, wait_until_empty};
 use crate::harness::wait::{Stopwatch, let_pass, timed};
 use crate::harness::{Cluster, Vhost, logs, secs, wait_until};
 
-/// How long a consumer takes at most to see that a node is back: it asks when a copy lands there, and every half minute.
+/// How long a consumer takes at most to see that a node is back: it asks when a copy lands there,
+/// and every half minute.
 const HEALED: Duration = Duration::from_secs(60);
 
 /// What takes less has waited for no call to fail.
@@ -34,7 +35,7 @@ fn counted(service: &Observed, name: &str, queue: &str, label: (&str, &str)) -> 
 }
 
 #[test]
-fn a_consumer_that_starts_while_the_node_of_its_dead_letters_is_down_does_its_work_and_heals() {
+fn consumer_started_while_dead_letter_node_is_down_heals() {
     logs::capture();
     let cluster = Cluster::alone();
     let policy = fixed(2, 1.0);
@@ -113,7 +114,7 @@ fn a_consumer_that_starts_while_the_node_of_its_dead_letters_is_down_does_its_wo
 }
 
 #[test]
-fn dead_letters_that_come_one_after_the_other_wait_no_longer_than_their_node_is_down() {
+fn successive_dead_letters_wait_only_while_node_is_down() {
     logs::capture();
     let cluster = Cluster::alone();
     let vhost = prepare(&cluster, "beside", &fixed(1, 0.0));
@@ -155,7 +156,7 @@ fn dead_letters_that_come_one_after_the_other_wait_no_longer_than_their_node_is_
 }
 
 #[test]
-fn a_topology_is_applied_while_a_node_is_down_but_not_without_its_source_queue() {
+fn topology_with_node_down_needs_only_its_source_queue() {
     logs::capture();
     let cluster = Cluster::alone();
     let policy = fixed(3, 2.0);
@@ -192,7 +193,7 @@ fn a_topology_is_applied_while_a_node_is_down_but_not_without_its_source_queue()
 }
 
 #[test]
-fn a_consumer_whose_classic_queue_goes_down_with_its_node_goes_on_when_it_is_back() {
+fn consumer_resumes_when_its_classic_queue_is_back() {
     let cluster = Cluster::alone();
     let vhost = Vhost::on(cluster.node(0));
     raw(&cluster, HOME, &vhost).classic("q");

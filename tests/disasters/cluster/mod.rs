@@ -1,4 +1,5 @@
-//! A cluster whose nodes go down and come back: the source is a quorum queue, everything else lives on one node.
+//! A cluster whose nodes go down and come back: the source is a quorum queue, everything else lives
+//! on one node.
 
 mod down;
 mod rolling;
@@ -43,8 +44,9 @@ fn raw(cluster: &Cluster, n: usize, vhost: &Vhost<'_>) -> Raw {
     Raw::open(&cluster.node(n).url_for(vhost.name()))
 }
 
-/// Sends a message over node `n` as often as it takes: a quorum queue takes nothing while it has no leader, and on RabbitMQ
-/// 3.10 a channel that was refused then is refused until the old leader is back.
+/// Sends a message over node `n` as often as it takes: a quorum queue takes nothing while it has no
+/// leader, and on RabbitMQ 3.10 a channel that was refused then is refused until the old leader is
+/// back.
 fn send(cluster: &Cluster, n: usize, vhost: &Vhost<'_>, queue: &str, payload: u64) {
     let raw = || raw(cluster, n, vhost);
     wait_until(SOON, "a message is taken", || {

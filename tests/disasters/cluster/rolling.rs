@@ -21,7 +21,7 @@ const GIVEN_UP: u64 = 3;
 const KINDS: u64 = 4;
 
 #[test]
-fn when_each_node_is_killed_in_turn_every_message_ends_where_its_policy_says() {
+fn rolling_kills_leave_every_message_where_policy_says() {
     let cluster = Cluster::alone();
     let policy = fixed(2, 1.0);
     let vhost = prepare(&cluster, "q", &policy);
@@ -103,7 +103,7 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-/// Whoever publishes, and what was confirmed.
+/// The publishing thread and what was confirmed to it.
 #[derive(Default)]
 struct Feed {
     over: AtomicBool,
@@ -112,7 +112,8 @@ struct Feed {
 }
 
 impl Feed {
-    /// Publishes numbers until it is over, each until it is confirmed. `RUNGMQ_TEST_BURST` makes it more.
+    /// Publishes numbers until it is over, each until it is confirmed. `RUNGMQ_TEST_BURST` makes it
+    /// more.
     fn publish(&self, connection: ConnectionBuilder) {
         let burst = std::env::var("RUNGMQ_TEST_BURST").map_or(8, |burst| burst.parse().unwrap());
         let mq = connection.open().unwrap();
@@ -132,7 +133,8 @@ impl Feed {
         }
     }
 
-    /// Lets no retry be in its rung. What expires there while its quorum queue has no leader is lost by RabbitMQ itself.
+    /// Lets no retry be in its rung. What expires there while its quorum queue has no leader is
+    /// lost by RabbitMQ itself.
     fn hold_retries(&self, read: &Reader) {
         self.retries_held.store(true, Ordering::SeqCst);
         let sent = self.sent.lock().clone();
@@ -147,7 +149,8 @@ fn is_retried(payload: u64) -> bool {
     matches!(payload % KINDS, RETRIED_ONCE | GIVEN_UP)
 }
 
-/// What was set aside. A message may be there twice, but never in a wrong place or with a wrong attempt.
+/// What was set aside. A message may be there twice, but never in a wrong place or with a wrong
+/// attempt.
 #[derive(Default)]
 struct Found {
     dead_letters: BTreeSet<u64>,

@@ -1,4 +1,5 @@
-//! What the broker says about its queues, bindings, channels, in the rows and columns of rabbitmqctl.
+//! What the broker says about its queues, bindings, channels, in the rows and columns of
+//! rabbitmqctl.
 
 use std::sync::atomic::Ordering;
 

@@ -1,5 +1,5 @@
-//! The kit over the embedded broker: the names and methods of the kit over real ones, as far as there is something behind
-//! them. What is missing here, `only_on_rabbitmq!` keeps away.
+//! The kit over the embedded broker: the names and methods of the kit over real ones, as far as
+//! there is something behind them. What is missing here, `only_on_rabbitmq!` keeps away.
 
 mod amqp;
 mod lists;

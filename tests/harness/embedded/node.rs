@@ -42,7 +42,7 @@ struct State {
     stopped: bool,
     frozen: bool,
     alarm: bool,
-    /// What raw clients have published and nobody has read yet.
+    /// Publishes of raw clients that the broker has not read yet.
     unread: Vec<(String, Vec<u8>)>,
 }
 
@@ -124,7 +124,7 @@ impl Node {
         format!("memory://{vhost}")
     }
 
-    /// There is one user. A name and a password are for those who show them.
+    /// The broker has one user; name and password are ignored.
     pub fn url_for_user(&self, _user: &str, _password: &str, vhost: &str) -> String {
         self.url_for(vhost)
     }
@@ -194,7 +194,7 @@ impl Node {
         self.broker().start_again();
     }
 
-    /// A broker that stores at once loses no more by a kill than by a stop.
+    /// A kill equals a stop: the broker stores each message as it takes it.
     pub fn kill_9(&self) {
         self.stop_app();
     }

@@ -15,7 +15,8 @@ use super::got::{Got, table};
 use super::node::{Client, Node};
 use super::wait::{let_pass, wait_for, wait_for_value};
 
-/// A connection with one channel, as everybody else sees it. All methods panic when the broker says no.
+/// A client that is not the library's: one connection with one channel. Methods panic when the
+/// broker refuses.
 #[derive(Debug)]
 pub struct Raw {
     node: Node,
@@ -262,7 +263,7 @@ impl Raw {
     #[track_caller]
     pub fn browse(&self, queue: &str) -> Vec<Got> {
         let messages = self.broker().messages(queue).into_iter();
-        // Handed out, and back at once.
+        // Takes every message and returns it, which marks it redelivered as a real broker does.
         drop(self.broker().occupy(queue).unwrap());
         messages.map(Got::from).collect()
     }

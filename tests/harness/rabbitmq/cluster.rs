@@ -8,8 +8,8 @@ use parking_lot::{Mutex, MutexGuard};
 use super::node::Node;
 use super::wait::{secs, wait_until};
 
-/// Three brokers on 127.0.0.1 in one cluster. A quorum queue goes on while one of them is down; a classic queue lives on
-/// the node that it was declared over.
+/// Three brokers on 127.0.0.1 in one cluster. A quorum queue goes on while one of them is down; a
+/// classic queue lives on the node that it was declared over.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Node>,
@@ -18,7 +18,8 @@ pub struct Cluster {
 impl Cluster {
     /// The cluster of this test binary, started by the first test that asks, with all its nodes up.
     ///
-    /// It takes some 20 s to start, so the tests share it; they kill its nodes, so each has it for itself.
+    /// It takes some 20 s to start, so the tests share it; they kill its nodes, so each has it for
+    /// itself.
     #[track_caller]
     pub fn alone() -> MutexGuard<'static, Self> {
         static CLUSTER: OnceLock<Mutex<Cluster>> = OnceLock::new();
@@ -88,7 +89,8 @@ impl Cluster {
         self.wait_until_whole();
     }
 
-    /// Waits until every node knows all of them, and each quorum queue has its copies on all of them.
+    /// Waits until every node knows all of them, and each quorum queue has its copies on all of
+    /// them.
     #[track_caller]
     fn wait_until_whole(&self) {
         for node in &self.nodes {

@@ -1,6 +1,8 @@
-//! What the broker says about its queues, bindings, channels: `rabbitmqctl list_…`, only a hundred times faster.
+//! What the broker says about its queues, bindings, channels: `rabbitmqctl list_…`, only a hundred
+//! times faster.
 //!
-//! The columns are those of rabbitmqctl. The numbers come from the processes themselves and are not statistics.
+//! The columns are those of rabbitmqctl. The numbers come from the processes themselves and are not
+//! statistics.
 
 use super::node::{Node, binary};
 
@@ -8,8 +10,8 @@ use super::node::{Node, binary};
 pub type Row = serde_json::Map<String, serde_json::Value>;
 
 impl Node {
-    /// The queues of `vhost`: `name`, `messages`, `messages_ready`, `messages_unacknowledged`, `consumers`,
-    /// `arguments`, `durable`, `type`, `state`, `policy`, …
+    /// The queues of `vhost`: `name`, `messages`, `messages_ready`, `messages_unacknowledged`,
+    /// `consumers`, `arguments`, `durable`, `type`, `state`, `policy`, …
     #[track_caller]
     pub fn list_queues(&self, vhost: &str, columns: &[&str]) -> Vec<Row> {
         self.list("rabbit_amqqueue:info_all", Some(vhost), Some(columns))
@@ -21,7 +23,8 @@ impl Node {
         self.list("rabbit_exchange:info_all", Some(vhost), Some(columns))
     }
 
-    /// The bindings of `vhost`: `source_name`, `destination_name`, `destination_kind`, `routing_key`, `arguments`.
+    /// The bindings of `vhost`: `source_name`, `destination_name`, `destination_kind`,
+    /// `routing_key`, `arguments`.
     #[track_caller]
     pub fn list_bindings(&self, vhost: &str) -> Vec<Row> {
         let columns = [
@@ -34,14 +37,15 @@ impl Node {
         self.list("rabbit_binding:info_all", Some(vhost), Some(&columns))
     }
 
-    /// The consumers of `vhost`: `queue_name`, `channel_pid`, `consumer_tag`, `ack_required`, `prefetch_count`, …
+    /// The consumers of `vhost`: `queue_name`, `channel_pid`, `consumer_tag`, `ack_required`,
+    /// `prefetch_count`, …
     #[track_caller]
     pub fn list_consumers(&self, vhost: &str) -> Vec<Row> {
         self.list("rabbit_amqqueue:consumers_all", Some(vhost), None)
     }
 
-    /// The channels on `vhost`: `pid`, `connection`, `number`, `consumer_count`, `messages_unacknowledged`,
-    /// `messages_unconfirmed`, `prefetch_count`, `confirm`, …
+    /// The channels on `vhost`: `pid`, `connection`, `number`, `consumer_count`,
+    /// `messages_unacknowledged`, `messages_unconfirmed`, `prefetch_count`, `confirm`, …
     #[track_caller]
     pub fn list_channels(&self, vhost: &str, columns: &[&str]) -> Vec<Row> {
         on_vhost(
@@ -50,7 +54,8 @@ impl Node {
         )
     }
 
-    /// The connections on `vhost`: `pid`, `user`, `state`, `channels`, `client_properties`, `timeout`, …
+    /// The connections on `vhost`: `pid`, `user`, `state`, `channels`, `client_properties`,
+    /// `timeout`, …
     #[track_caller]
     pub fn list_connections(&self, vhost: &str, columns: &[&str]) -> Vec<Row> {
         let columns = with_vhost(columns);

@@ -1,8 +1,8 @@
 //! A private rabbitmq-server: its own ports, epmd, cookie and folders, gone with the test process.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,22 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::wait::wait_until;
+use super::evaluator::{EVALUATOR, Evaluator};
+use super::wait::{wait_for, wait_until};
 
 /// A start takes about 5 s on a quiet machine and several times that on a busy one.
 const START_LIMIT: Duration = Duration::from_secs(90);
 
-/// What the memory high watermark is outside of an alarm; far more than any test makes a broker use.
+/// Every other test of the machine may boot a broker first.
+const TURN_LIMIT: Duration = Duration::from_secs(600);
+
+/// What the memory high watermark is outside of an alarm; far more than any test makes a broker
+/// use.
 const MEMORY_LIMIT: u64 = 2_000_000_000;
 
 /// A running broker on 127.0.0.1 that belongs to this test process alone.
 ///
-/// Whatever disturbs everybody on the node (kill, freeze, alarm, …) is refused on the shared one.
+/// The shared node refuses what would disturb other tests: kill, freeze, alarm, and the like.
 #[derive(Debug)]
 pub struct Node {
     folder: PathBuf,
@@ -32,6 +37,7 @@ pub struct Node {
     ports: Ports,
     version: String,
     keeper: Mutex<Keeper>,
+    evaluator: Evaluator,
     shared: bool,
 }
 
@@ -62,8 +68,8 @@ impl Node {
         node
     }
 
-    /// Lays out the folders and starts the keeper; the server itself is not started yet. Beside another node it has that
-    /// one's cookie and epmd, as the nodes of a cluster must.
+    /// Lays out the folders and starts the keeper; the server itself is not started yet. Beside
+    /// another node it has that one's cookie and epmd, as the nodes of a cluster must.
     pub(super) fn prepare(beside: Option<&Self>) -> Self {
         let id = format!("{:08x}", rand::random::<u32>());
         let folder = PathBuf::from(format!("/tmp/rungmq-test-{id}"));
@@ -87,7 +93,8 @@ impl Node {
         fs::write(folder.join("plugins"), "[rabbitmq_auth_mechanism_ssl].\n").unwrap();
         fs::write(folder.join("advanced.config"), "[].\n").unwrap();
         fs::write(folder.join("rabbitmq.conf"), configuration(ports.amqp)).unwrap();
-        // Erlang then resolves names itself and starts no inet_gethost processes, which outlive a killed node.
+        // Erlang then resolves names itself and starts no inet_gethost processes, which outlive a
+        // killed node.
         fs::write(
             folder.join("inetrc"),
             "{lookup, [file]}.\n{host, {127,0,0,1}, [\"localhost\"]}.\n",
@@ -102,6 +109,7 @@ impl Node {
             ports,
             version: String::new(),
             keeper: Mutex::new(keeper),
+            evaluator: Evaluator::default(),
             shared: false,
         }
     }
@@ -112,11 +120,16 @@ impl Node {
     }
 
     fn boot(&self) {
+        let _turn = boot_turn();
+        self.evaluator.forget();
         self.order("start");
         wait_until(START_LIMIT, "the broker has started", || {
             assert!(self.is_alive(), "the broker died:\n{}", self.log());
-            self.try_eval("rabbit:is_running()")
-                .is_ok_and(|running| running == "true")
+            // A boot takes a core for seconds. Asking by erl_call all the while would take another.
+            TcpStream::connect(("127.0.0.1", self.ports.amqp)).is_ok()
+                && self
+                    .try_eval("rabbit:is_running()")
+                    .is_ok_and(|running| running == "true")
         });
     }
 
@@ -184,7 +197,8 @@ impl Node {
 
     // Commands
 
-    /// Runs `rabbitmqctl` (about a second a call; [`Node::eval`] takes 10 ms) and returns what it printed.
+    /// Runs `rabbitmqctl` (about a second a call; [`Node::eval`] takes 1 ms) and returns what it
+    /// printed.
     #[track_caller]
     pub fn ctl(&self, args: &[&str]) -> String {
         let output = broker_command("/usr/lib/rabbitmq/bin/rabbitmqctl")
@@ -202,7 +216,8 @@ impl Node {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Evaluates Erlang expressions in the broker and returns the last one's value as Erlang writes it.
+    /// Evaluates Erlang expressions in the broker and returns the last one's value as Erlang writes
+    /// it.
     #[track_caller]
     pub fn eval(&self, erlang: &str) -> String {
         match self.try_eval(erlang) {
@@ -214,7 +229,7 @@ impl Node {
     /// The same for a value that is text (a string or binary), without quotes.
     #[track_caller]
     pub fn eval_text(&self, erlang: &str) -> String {
-        match self.call(&format!("io:format(\"~ts\", [begin {erlang} end]).\n")) {
+        match self.evaluate(&format!("io_lib:format(\"~ts\", [begin {erlang} end]).")) {
             Ok(value) => value,
             Err(error) => panic!("eval of {erlang}: {error}"),
         }
@@ -222,11 +237,18 @@ impl Node {
 
     /// [`Node::eval`] for a broker that may be down.
     pub fn try_eval(&self, erlang: &str) -> Result<String, String> {
-        self.call(&format!("io:format(\"~0tp\", [begin {erlang} end]).\n"))
+        self.evaluate(&format!("io_lib:format(\"~0tp\", [begin {erlang} end])."))
     }
 
-    /// Evaluates and returns what was printed.
-    fn call(&self, erlang: &str) -> Result<String, String> {
+    /// Evaluates an expression that is text, by the evaluator of this run of the server.
+    fn evaluate(&self, erlang: &str) -> Result<String, String> {
+        let credentials = format!("{} {}", self.cookie, self.name);
+        self.evaluator
+            .evaluate(&credentials, erlang, || self.erl_call(EVALUATOR))
+    }
+
+    /// Evaluates by a process of its own and returns what was printed.
+    fn erl_call(&self, erlang: &str) -> Result<String, String> {
         let address = format!("127.0.0.1:{}", self.ports.distribution);
         // Without a name every erl_call is c17, and the node turns the second c17 of a moment away.
         static CALLS: AtomicU32 = AtomicU32::new(0);
@@ -314,8 +336,8 @@ impl Node {
         ));
     }
 
-    /// Closes the connections of one virtual host from the broker's side; returns how many there were. One that ends
-    /// meanwhile, because its client lost another one, is no failure.
+    /// Closes the connections of one virtual host from the broker's side; returns how many there
+    /// were. One that ends meanwhile, because its client lost another one, is no failure.
     #[track_caller]
     pub fn close_connections(&self, vhost: &str) -> usize {
         self.close_connections_that(vhost, "true")
@@ -371,7 +393,8 @@ impl Node {
         self.order("kill");
     }
 
-    /// Has queues and policies written down, which a kill within about a second would undo, with the messages in new queues.
+    /// Has queues and policies written down, which a kill within about a second would undo, with
+    /// the messages in new queues.
     #[track_caller]
     pub fn sync_metadata(&self) {
         self.eval("catch mnesia:sync_log()");
@@ -409,7 +432,8 @@ impl Node {
         fs::create_dir(&data).unwrap();
     }
 
-    /// Stops the broker's process (SIGSTOP): its sockets stay open and nothing answers, [`Node::eval`] neither.
+    /// Stops the broker's process (SIGSTOP): its sockets stay open and nothing answers,
+    /// [`Node::eval`] neither.
     #[track_caller]
     pub fn freeze(&self) {
         self.own();
@@ -465,13 +489,26 @@ impl Node {
     }
 }
 
+/// A turn to boot a broker, which ends with the file: two boot at a time on a machine, whichever
+/// test processes they belong to. More would take the cores from the tests that run beside them.
+fn boot_turn() -> Option<File> {
+    let slot = |n: usize| File::create(std::env::temp_dir().join(format!("rungmq-test-boot-{n}")));
+    // Another user's files cannot be opened: boots then take no turns.
+    let mut slots = vec![slot(0).ok()?, slot(1).ok()?];
+    let free = wait_for(TURN_LIMIT, "a turn to boot a broker", || {
+        slots.iter().position(|slot| slot.try_lock().is_ok())
+    });
+    Some(slots.swap_remove(free))
+}
+
 /// `text` as an Erlang binary.
 pub(super) fn binary(text: &str) -> String {
     let bytes: Vec<String> = text.bytes().map(|byte| byte.to_string()).collect();
     format!("<<{}>>", bytes.join(","))
 }
 
-/// The shell that starts and signals the server, and outlives this process just long enough to clean up.
+/// The shell that starts and signals the server, and outlives this process just long enough to
+/// clean up.
 #[derive(Debug)]
 struct Keeper {
     shell: Child,
@@ -580,15 +617,17 @@ fn broker_command(program: &str) -> Command {
     }
 }
 
-/// Where RabbitMQ is installed when not in `/`: a root made by `tests/rabbitmq-4.sh`, with the host's `/tmp` in it.
+/// Where RabbitMQ is installed when not in `/`: a root made by `tests/rabbitmq-4.sh`, with the
+/// host's `/tmp` in it.
 fn root() -> Option<String> {
     std::env::var("RUNGMQ_TEST_RABBITMQ")
         .ok()
         .filter(|root| !root.is_empty())
 }
 
-/// A port nobody listens on, below the range from which the kernel takes the ports of outgoing connections: nobody
-/// takes it while the broker is down, and a client calling a broker that is down cannot reach itself.
+/// A free port below the range from which the kernel takes the ports of outgoing connections: it
+/// stays free while the broker is down, and a client dialling a broker that is down cannot reach
+/// itself.
 pub(crate) fn free_port() -> u16 {
     loop {
         let port = rand::random_range(10_000..30_000);

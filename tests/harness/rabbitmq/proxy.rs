@@ -118,7 +118,8 @@ impl Proxy {
         }
     }
 
-    /// Closes one connection, counted from 0 in the order they came, refused ones left out. Not after [`Proxy::cut`].
+    /// Closes one connection, counted from 0 in the order they came, refused ones left out. Not
+    /// after [`Proxy::cut`].
     pub fn cut_nth(&self, nth: usize) {
         let sockets = self.state.sockets.lock();
         for socket in &sockets[2 * nth..2 * nth + 2] {
@@ -126,7 +127,7 @@ impl Proxy {
         }
     }
 
-    /// Whether new connections are closed at once.
+    /// Whether new connections are closed as soon as they are accepted.
     pub fn refuse(&self, refuse: bool) {
         self.state.refusing.store(refuse, Ordering::SeqCst);
     }

@@ -22,7 +22,8 @@ use parking_lot::Mutex;
 use super::got::{Got, table};
 use super::wait::wait_for_value;
 
-/// A character that [`Raw`] puts on the wire as [`BAD_BYTES`]: text that is not UTF-8, for any name, key, id or header.
+/// A character that [`Raw`] puts on the wire as [`BAD_BYTES`]: text that is not UTF-8, for any
+/// name, key, id or header.
 pub const BAD: &str = "\u{FDD0}";
 
 /// What becomes of [`BAD`].
@@ -33,8 +34,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// A connection with one channel in confirm mode. All methods panic when the broker says no.
 ///
-/// Every publish is confirmed before the call returns. Dropping it cuts the socket, so that a broker that is frozen or
-/// gone cannot hold a test up.
+/// Every publish is confirmed before the call returns. Dropping it cuts the socket, so that a
+/// broker that is frozen or gone cannot hold a test up.
 pub struct Raw {
     // Dropped in this order, after the socket was shut down.
     channel: Channel,
@@ -48,7 +49,8 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Connects to an `amqp://user:password@host:port/vhost` URL, as [`super::Vhost::url`] and its like make them.
+    /// Connects to an `amqp://user:password@host:port/vhost` URL, as [`super::Vhost::url`] and its
+    /// like make them.
     #[track_caller]
     pub fn open(url: &str) -> Self {
         Self::try_open(url).unwrap_or_else(|error| panic!("raw client to {url}: {error}"))
@@ -175,7 +177,8 @@ impl Raw {
         );
     }
 
-    /// Messages and consumers. On a channel of its own: when the queue is missing the broker closes it.
+    /// Messages and consumers. On a channel of its own: when the queue is missing the broker closes
+    /// it.
     #[track_caller]
     fn declared(&self, queue: &str) -> Option<(u32, u32)> {
         let channel = self.throwaway();
@@ -249,7 +252,8 @@ impl Raw {
         self.publish("", queue, body, properties);
     }
 
-    /// Publishes and waits for the confirm; panics when it is a nack. What no queue takes is dropped.
+    /// Publishes and waits for the confirm; panics when it is a nack. What no queue takes is
+    /// dropped.
     #[track_caller]
     pub fn publish(
         &self,
@@ -295,8 +299,8 @@ impl Raw {
         assert!(acked, "the broker refused a message to {queue}");
     }
 
-    /// Publishes and waits only `limit` for the confirm: for a broker that may be blocked. `None` is no answer.
-    /// The connection is of no use for publishing after that.
+    /// Publishes and waits only `limit` for the confirm: for a broker that may be blocked. `None`
+    /// is no answer. The connection is of no use for publishing after that.
     #[track_caller]
     pub fn publish_within(&self, limit: Duration, queue: &str, body: &[u8]) -> Option<bool> {
         self.write("", queue, body, AmqpProperties::default());
@@ -315,7 +319,8 @@ impl Raw {
         self.returns.try_recv().is_ok()
     }
 
-    /// Publishes a request and waits for the answer on direct reply-to; `None` when there is none within `limit`.
+    /// Publishes a request and waits for the answer on direct reply-to; `None` when there is none
+    /// within `limit`.
     #[track_caller]
     pub fn request(
         &self,
@@ -357,7 +362,8 @@ impl Raw {
         self.unsettled.borrow_mut().insert(self.published.get());
     }
 
-    /// Waits until everything written is settled: whether nothing was refused, or `None` when it takes too long.
+    /// Waits until everything written is settled: whether nothing was refused, or `None` when it
+    /// takes too long.
     #[track_caller]
     fn await_confirms(&self, limit: Duration) -> Option<bool> {
         let deadline = crossbeam_channel::after(limit);
@@ -434,7 +440,8 @@ impl Raw {
 
     // Refusals
 
-    /// Does something that the broker may refuse, on a channel of its own; the reply code of a refusal.
+    /// Does something that the broker may refuse, on a channel of its own; the reply code of a
+    /// refusal.
     #[track_caller]
     pub fn attempt<T>(&self, work: impl FnOnce(&Channel) -> amiquip::Result<T>) -> Result<T, u16> {
         match work(&self.throwaway()) {
@@ -567,8 +574,8 @@ impl Read for Stream {
 
 impl Write for Stream {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        // BAD is as long as BAD_BYTES. One that a short write cuts in two would stay half whole; sockets take small
-        // messages in one piece.
+        // BAD is as long as BAD_BYTES. One that a short write cuts in two would stay half whole;
+        // sockets take small messages in one piece.
         let mut spoilt = buffer.to_vec();
         let mut from = 0;
         while let Some(at) = spoilt[from..]

@@ -7,7 +7,8 @@ use super::lists::Row;
 use super::node::{Node, binary};
 use super::raw::Raw;
 
-/// A fresh virtual host on which guest may do everything; deleted, connections included, when dropped.
+/// A fresh virtual host on which guest may do everything; deleted, connections included, when
+/// dropped.
 #[derive(Debug)]
 pub struct Vhost<'n> {
     node: &'n Node,
@@ -27,7 +28,7 @@ impl<'n> Vhost<'n> {
     #[track_caller]
     pub fn on(node: &'n Node) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(1);
-        // The test's name, for whoever reads the broker's log.
+        // The name of the test shows in the broker's log.
         let test = thread::current()
             .name()
             .unwrap_or("test")
@@ -88,7 +89,8 @@ impl<'n> Vhost<'n> {
         ));
     }
 
-    /// Makes a durable classic queue look as one on a cluster node that is down: known, and not there.
+    /// Makes a durable classic queue look as one on a cluster node that is down: known, and not
+    /// there.
     #[track_caller]
     pub fn lose(&self, queue: &str) {
         self.node.eval_ok(&format!(
@@ -109,7 +111,7 @@ impl<'n> Vhost<'n> {
         ));
     }
 
-    /// Has the process of a classic queue answer nobody, or go on.
+    /// Suspends the process of a classic queue, which then answers no request, or resumes it.
     #[track_caller]
     pub fn suspend(&self, queue: &str, suspend: bool) {
         let verb = if suspend { "suspend" } else { "resume" };

@@ -1,4 +1,5 @@
-//! The examples as programs: `worker`, the library from the command line, as a black box, and `orders`.
+//! The examples as programs: `worker`, the library from the command line, as a black box, and
+//! `orders`.
 
 mod orders;
 mod starts;

@@ -21,7 +21,7 @@ fn the_table_of_orders_tells_where_each_order_is() {
 }
 
 #[test]
-fn without_a_broker_orders_does_the_same_on_the_embedded_one_by_its_clock() {
+fn orders_without_a_broker_runs_on_the_embedded_one() {
     let said = run(None);
     let (first, attempts) = said.split_once("\n\n").unwrap();
     assert!(first.starts_with("On the embedded broker"), "{first}");

@@ -7,7 +7,7 @@ use crate::harness::worker_process::example;
 use crate::harness::{Vhost, wait_until};
 
 #[test]
-fn nonsense_on_the_command_line_is_an_error_and_nothing_is_closed() {
+fn invalid_command_line_is_an_error_before_connecting() {
     let lines: [(&[&str], &str); 14] = [
         (&[], "no queue"),
         (&["--frobnicate", Q], "--frobnicate"),
@@ -73,7 +73,7 @@ fn a_start_that_fails_says_why_and_exits_with_2() {
         assert!(!ended.stderr.is_empty());
         assert!(!ended.stderr.contains("s3cret"), "{}", ended.stderr);
     }
-    wait_until(LIMIT, "nobody consumes", || {
+    wait_until(LIMIT, "no consumer is left", || {
         vhost.list_consumers().is_empty()
     });
 }

@@ -229,7 +229,7 @@ fn a_signal_closes_it_after_the_running_handler() {
 }
 
 #[test]
-fn a_signal_closes_it_within_its_timeout_and_it_says_what_it_left() {
+fn signal_closes_within_timeout_and_reports_what_is_left() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.quorum(Q);
