@@ -92,7 +92,7 @@ fn a_retry_reaches_its_own_queue_only() {
 
 /// Case 6.
 #[test]
-fn a_message_knows_where_it_was_first_published_on_every_attempt() {
+fn original_address_is_known_on_every_attempt() {
     let stage = Stage::new();
     stage.raw.exchange("events", ExchangeType::Topic);
     stage.raw.bind(Q, "events", "order.#");
@@ -135,7 +135,7 @@ fn a_message_knows_where_it_was_first_published_on_every_attempt() {
 }
 
 #[test]
-fn the_first_address_of_a_message_that_came_straight_is_the_default_exchange() {
+fn original_address_of_a_direct_send_is_the_default_exchange() {
     let stage = Stage::new();
     stage.send("1");
     let addresses = Seen::default();
@@ -199,7 +199,7 @@ fn nothing_is_rejected_after_a_copy() {
 }
 
 #[test]
-fn the_first_address_of_what_the_broker_dead_lettered_is_known_too() {
+fn original_address_survives_the_brokers_dead_lettering() {
     let stage = Stage::bare();
     Topology::new()
         .exchange("events", ExchangeKind::Topic)

@@ -60,7 +60,7 @@ fn shapes() -> Vec<(&'static str, AmqpValue, u32)> {
 }
 
 #[test]
-fn an_attempt_of_any_shape_is_read_and_the_message_comes_to_an_end() {
+fn attempt_header_of_any_type_is_read_and_the_message_ends() {
     logs::capture();
     let stage = Stage::new();
     let shapes = shapes();

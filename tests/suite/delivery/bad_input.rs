@@ -126,7 +126,7 @@ impl Decode<u8> for Moody {
 }
 
 #[test]
-fn a_codec_of_ones_own_parks_what_it_refuses_and_what_it_panics_over() {
+fn custom_codec_parks_what_it_refuses_or_panics_over() {
     let stage = Stage::new();
     stage
         .raw
@@ -203,7 +203,7 @@ fn each_codec_reads_what_is_its_own() {
 }
 
 #[test]
-fn reserved_headers_of_the_wrong_kind_neither_panic_nor_get_lost() {
+fn reserved_headers_of_wrong_types_cause_no_panic_and_no_loss() {
     use AmqpValue as V;
     let odd = || {
         vec![

@@ -140,7 +140,7 @@ fn goes_through_everything(delivery_mode: u8) {
 }
 
 #[test]
-fn a_transient_message_keeps_everything_through_rungs_and_becomes_persistent() {
+fn transient_message_becomes_persistent_in_rungs_unchanged() {
     goes_through_everything(1);
 }
 
@@ -163,7 +163,7 @@ fn a_copy_lies_in_its_rung_with_everything_it_came_with() {
 }
 
 #[test]
-fn everything_is_kept_through_a_short_retry_and_into_the_parked_queue() {
+fn short_retry_and_parked_copy_keep_all_properties() {
     let stage = Stage::classic();
     stage.raw.send(Q, "1", full(1));
     let hops = Seen::default();

@@ -79,7 +79,7 @@ fn a_message_shows_all_that_came_with_it() {
 }
 
 #[test]
-fn a_message_of_a_stranger_has_an_envelope_all_the_same() {
+fn message_of_a_foreign_client_has_an_envelope() {
     let stage = Stage::classic();
     stage.raw.send(
         Q,
@@ -183,7 +183,7 @@ fn payloads_are_written_by_the_codec_that_was_asked_for() {
 }
 
 #[test]
-fn a_header_that_looks_like_an_original_address_wins_over_the_delivery() {
+fn original_address_headers_win_over_the_delivery() {
     let stage = Stage::classic();
     let headers = table([
         ("x-original-exchange", "orders"),

@@ -17,7 +17,7 @@ fn first_seen(millis: i64) -> AmqpProperties {
 const LONG_AGO: i64 = 1_000_000_000_000;
 
 #[test]
-fn a_message_that_is_too_old_is_given_up_and_the_text_names_the_limit() {
+fn too_old_message_is_given_up_naming_the_limit() {
     for (limit, text) in [
         (Duration::from_secs(6 * 60 * 60), "21600.0"),
         (Duration::from_millis(1500), "1.5"),
@@ -78,7 +78,7 @@ fn a_policy_of_one_delivery_gives_up_after_it() {
 }
 
 #[test]
-fn an_earlier_error_stays_through_a_retry_and_gives_way_to_a_new_one() {
+fn earlier_error_stays_through_retry_until_a_new_one() {
     let stage = Stage::new();
     let headers = table([("x-acemq-error", "from an earlier life")]);
     stage

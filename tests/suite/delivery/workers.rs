@@ -73,7 +73,7 @@ fn a_retry_that_waits_costs_the_others_neither_time_nor_order() {
 }
 
 #[test]
-fn a_concurrency_of_eight_runs_eight_handlers_at_a_time_and_never_nine() {
+fn concurrency_of_eight_never_runs_nine_handlers() {
     let stage = Stage::new();
     numbers(&stage, 40);
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -105,7 +105,7 @@ fn a_concurrency_of_eight_runs_eight_handlers_at_a_time_and_never_nine() {
 }
 
 #[test]
-fn workers_that_come_back_from_a_wait_do_not_add_to_the_concurrency() {
+fn workers_returning_from_a_wait_keep_the_concurrency() {
     let stage = Stage::new();
     numbers(&stage, 30);
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -149,7 +149,7 @@ fn prefetch_bounds_what_the_broker_gives_out() {
 }
 
 #[test]
-fn a_prefetch_of_twenty_is_the_default_and_follows_a_larger_concurrency() {
+fn default_prefetch_is_20_or_a_larger_concurrency() {
     for (concurrency, out) in [(1, 20), (25, 25)] {
         let stage = Stage::new();
         numbers(&stage, 30);

@@ -28,7 +28,7 @@ impl Observer for Cutter {
 }
 
 #[test]
-fn a_connection_that_dies_as_soon_as_it_is_up_is_not_made_again_in_a_hot_loop() {
+fn recovery_of_a_flapping_connection_backs_off() {
     let vhost = Vhost::new();
     let proxy = Arc::new(Proxy::to(vhost.node()));
     let recovered = Calls::default();
@@ -120,7 +120,7 @@ fn waits_in_the_consumer_have_no_end_either() {
 }
 
 #[test]
-fn a_pause_without_end_before_a_new_attempt_does_not_hold_up_a_close() {
+fn endless_recovery_pause_does_not_hold_up_a_close() {
     let vhost = Vhost::new();
     let mq = Connection::builder(vhost.url())
         .recovery_backoff(Duration::MAX, Duration::MAX)
@@ -248,7 +248,7 @@ fn large_copies_without_an_answer_do_not_hold_up_other_copies() {
 
 only_on_rabbitmq! { "a queue that hangs";
 #[test]
-fn a_first_publish_without_an_answer_does_not_hold_up_other_exchanges() {
+fn unanswered_first_publish_holds_up_no_other_exchange() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("stuck");

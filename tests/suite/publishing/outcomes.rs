@@ -298,7 +298,7 @@ fn sixteen_threads_publish_at_once() {
 }
 
 #[test]
-fn a_handler_publishes_and_may_still_do_so_while_the_connection_closes() {
+fn handler_publishes_while_the_connection_closes() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("q");

@@ -21,7 +21,7 @@ fn publish(service: &Observed, payload: u64) -> Result<Envelope, PublishError> {
 }
 
 #[test]
-fn publishing_under_a_memory_alarm_is_declined_at_once_and_flows_again_afterwards() {
+fn publish_under_memory_alarm_is_refused_then_resumes() {
     let node = Node::start();
     let vhost = Vhost::on(&node);
     let service = Observed::on(&vhost);
@@ -95,7 +95,7 @@ fn the_first_publish_of_a_process_ends_also_under_an_alarm() {
 }
 
 #[test]
-fn a_publish_to_a_frozen_broker_ends_as_unknown_within_the_confirm_limit() {
+fn publish_to_frozen_broker_ends_unknown_at_confirm_timeout() {
     let node = Node::start();
     let vhost = Vhost::on(&node);
     vhost.raw().classic("q");
@@ -149,7 +149,7 @@ fn a_publish_that_finds_no_publishing_connection_is_not_sent() {
 }
 
 #[test]
-fn the_loss_of_the_publishing_socket_alone_costs_only_what_was_in_flight() {
+fn losing_the_publishing_socket_costs_only_what_is_in_flight() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let service = Observed::to(&proxy.url_for(vhost.name()));
@@ -235,7 +235,7 @@ fn a_publish_in_flight_when_its_socket_dies_ends_as_unknown() {
 }
 
 #[test]
-fn publishing_goes_on_as_soon_as_the_connection_is_back_however_long_it_was_away() {
+fn publishing_resumes_promptly_after_a_long_outage() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let builder = Connection::builder(proxy.url_for(vhost.name()));

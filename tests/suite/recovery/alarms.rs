@@ -15,7 +15,7 @@ use crate::suite::shutdown::alone::{alone, full_name, nothing};
 const BLOCKED: &str = "the broker has blocked this connection; publishing is paused";
 
 #[test]
-fn an_alarm_in_the_middle_of_retries_delays_copies_and_nothing_else() {
+fn alarm_during_retries_delays_only_copies() {
     let node = Node::start();
     let vhost = Vhost::on(&node);
     // Far shorter than the alarm: its clock must stand still meanwhile.
@@ -158,9 +158,9 @@ fn ticks(name: &str) -> u64 {
 
 /// A copy is written and the broker blocks, so that its confirm is overdue for as long as the alarm lasts.
 #[test]
-fn a_copy_whose_confirm_is_overdue_because_of_an_alarm_keeps_no_thread_busy() {
+fn overdue_confirm_under_an_alarm_keeps_no_thread_busy() {
     alone(
-        full_name!(a_copy_whose_confirm_is_overdue_because_of_an_alarm_keeps_no_thread_busy),
+        full_name!(overdue_confirm_under_an_alarm_keeps_no_thread_busy),
         nothing,
         |_| {
             let node = Node::start();

@@ -8,7 +8,7 @@ use crate::harness::wait::let_pass;
 use crate::harness::{Node, Raw, holds_for, secs, wait_until};
 
 #[test]
-fn a_broker_that_is_killed_started_killed_again_and_started_empty_is_consumed_each_time() {
+fn consuming_resumes_after_kills_and_an_emptied_broker() {
     let node = Node::start();
     let url = node.url();
     let (service, story) = told(&url);

@@ -71,7 +71,7 @@ impl Neighbour {
 }
 
 #[test]
-fn a_queue_deleted_while_it_is_consumed_is_consumed_again_once_it_is_back() {
+fn deleted_queue_is_consumed_again_once_it_is_back() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("q");
@@ -121,7 +121,7 @@ fn a_queue_deleted_while_it_is_consumed_is_consumed_again_once_it_is_back() {
 }
 
 #[test]
-fn an_exclusive_consumer_in_the_way_after_a_reconnect_is_named_and_tried_again_at_a_pace() {
+fn exclusive_consumer_after_reconnect_is_named_and_retried() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("in-the-way");
@@ -173,7 +173,7 @@ fn impatient() -> Node {
 
 only_on_rabbitmq! { "ack timeouts";
 #[test]
-fn a_channel_closed_for_an_ack_timeout_costs_its_own_consumer_a_moment_and_the_others_nothing() {
+fn ack_timeout_costs_its_consumer_a_moment_and_others_nothing() {
     let node = impatient();
     let vhost = Vhost::on(&node);
     let raw = vhost.raw();
@@ -221,7 +221,7 @@ fn a_channel_closed_for_an_ack_timeout_costs_its_own_consumer_a_moment_and_the_o
 }
 
 #[test]
-fn a_consumer_that_loses_its_channel_again_and_again_leaves_no_channel_and_no_thread_behind() {
+fn repeated_channel_loss_leaves_no_channel_behind() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("q");
@@ -245,7 +245,7 @@ fn a_consumer_that_loses_its_channel_again_and_again_leaves_no_channel_and_no_th
 }
 
 #[test]
-fn what_runs_when_the_broker_cancels_is_thrown_away_and_what_is_done_is_acknowledged() {
+fn broker_cancel_discards_running_and_keeps_acked_deliveries() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("q");

@@ -13,7 +13,7 @@ use crate::harness::{Vhost, secs, wait_until};
 const MESSAGES: u64 = 1000;
 
 #[test]
-fn closing_connections_at_random_loses_none_of_500_retries_and_500_dead_letters() {
+fn random_connection_closes_lose_no_retry_and_no_dead_letter() {
     let vhost = Vhost::new();
     let (service, story) = told(&vhost.url());
     let policy = fixed(2, 1.0);

@@ -13,7 +13,7 @@ use crate::harness::wait::timed;
 use crate::harness::{Flow, Proxy, Vhost, Way, holds_for, secs, wait_until};
 
 #[test]
-fn calls_while_the_connection_is_down_are_refused_at_once_and_work_again_afterwards() {
+fn calls_while_down_are_refused_and_work_again_afterwards() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("q");
@@ -163,7 +163,7 @@ fn a_close_in_the_middle_of_a_dial_returns_at_once() {
 }
 
 #[test]
-fn a_cancel_while_the_connection_is_down_returns_at_once_and_is_remembered() {
+fn cancel_while_down_returns_promptly_and_is_remembered() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let (service, story) = told(&proxy.url_for(vhost.name()));
@@ -185,7 +185,7 @@ fn a_cancel_while_the_connection_is_down_returns_at_once_and_is_remembered() {
 }
 
 #[test]
-fn dropping_the_last_handle_while_the_connection_is_down_ends_it() {
+fn dropping_the_last_handle_while_down_ends_the_connection() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let (service, story, release) = down_with_work(&proxy, &vhost, 0.3);

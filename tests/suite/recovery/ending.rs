@@ -51,9 +51,9 @@ fn losing_the_connection_many_times_leaves_no_thread_behind() {
 
 /// A handler that holds the last handle of its connection is dropped when the connection gives up, and the handle with it.
 #[test]
-fn giving_up_while_a_handler_holds_the_last_handle_ends_everything() {
+fn giving_up_with_the_last_handle_in_a_handler_ends_all() {
     alone(
-        full_name!(giving_up_while_a_handler_holds_the_last_handle_ends_everything),
+        full_name!(giving_up_with_the_last_handle_in_a_handler_ends_all),
         a_queue,
         |argument| {
             let (proxy, url) = through_a_proxy(argument);

@@ -126,7 +126,7 @@ fn a_connection_whose_sockets_are_cut_is_lost() {
 }
 
 #[test]
-fn the_loss_of_the_consuming_socket_alone_is_the_loss_of_the_connection() {
+fn losing_the_consuming_socket_loses_the_connection() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let busy = Busy::start(&proxy.url_for(vhost.name()));
@@ -178,7 +178,7 @@ fn a_loss_during_the_close_ends_the_close() {
 }
 
 #[test]
-fn a_crash_between_confirm_and_acknowledgement_leaves_the_original_and_its_copy() {
+fn crash_between_confirm_and_ack_leaves_original_and_copy() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     let proxy = Proxy::to(vhost.node());

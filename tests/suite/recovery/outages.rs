@@ -32,7 +32,7 @@ fn answer(result: Result<rungmq::Envelope, PublishError>) -> Answer {
 }
 
 #[test]
-fn answers_to_publishes_are_true_while_connections_are_closed_again_and_again() {
+fn publish_results_are_true_while_connections_are_closed() {
     let vhost = Vhost::new();
     vhost.raw().classic("q");
     let (service, story) = told(&vhost.url());
@@ -95,10 +95,9 @@ fn answers_to_publishes_are_true_while_connections_are_closed_again_and_again() 
 }
 
 #[test]
-fn publishing_in_a_loop_while_the_broker_is_gone_for_long_costs_no_memory_and_every_publish_is_answered()
- {
+fn publish_loop_during_outage_is_bounded() {
     alone(
-        full_name!(publishing_in_a_loop_while_the_broker_is_gone_for_long_costs_no_memory_and_every_publish_is_answered),
+        full_name!(publish_loop_during_outage_is_bounded),
         a_queue,
         |argument| {
             let (proxy, url) = through_a_proxy(argument);

@@ -11,7 +11,7 @@ use crate::harness::only_on_rabbitmq;
 use crate::harness::{Flow, Proxy, Vhost, Way, logs, secs, wait::let_pass, wait_until};
 
 #[test]
-fn consuming_goes_on_within_a_second_of_the_loss_of_every_connection() {
+fn consuming_resumes_within_a_second_of_a_loss() {
     let vhost = Vhost::new();
     let (service, story) = told_by(Connection::builder(vhost.url()));
     service.declare(&fixed(2, 1.0));
@@ -80,7 +80,7 @@ fn losses_recoveries_and_subscriptions_are_told_in_order() {
 }
 
 #[test]
-fn tries_to_connect_are_spaced_by_doubling_pauses_up_to_the_longest() {
+fn recovery_pauses_double_up_to_the_longest() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let builder = Connection::builder(proxy.url_for(vhost.name()));
@@ -111,7 +111,7 @@ fn tries_to_connect_are_spaced_by_doubling_pauses_up_to_the_longest() {
 }
 
 #[test]
-fn a_connection_that_dies_as_soon_as_it_is_up_is_not_made_in_a_hot_loop() {
+fn short_lived_connections_are_followed_by_pauses() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let builder = Connection::builder(proxy.url_for(vhost.name()));
@@ -129,7 +129,7 @@ fn a_connection_that_dies_as_soon_as_it_is_up_is_not_made_in_a_hot_loop() {
 }
 
 #[test]
-fn what_was_deleted_meanwhile_is_declared_again_before_consuming_goes_on() {
+fn recovery_redeclares_before_consuming_resumes() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let (service, story) = told(&proxy.url_for(vhost.name()));
@@ -160,7 +160,7 @@ fn what_was_deleted_meanwhile_is_declared_again_before_consuming_goes_on() {
 
 only_on_rabbitmq! { "logins";
 #[test]
-fn credentials_are_in_no_log_and_no_health_while_a_connection_is_made_again() {
+fn recovery_shows_credentials_in_no_log_and_no_health() {
     logs::capture();
     let vhost = Vhost::new();
     let node = vhost.node();
@@ -217,7 +217,7 @@ fn credentials_are_in_no_log_and_no_health_while_a_connection_is_made_again() {
 }
 
 #[test]
-fn a_dial_that_gets_no_answer_ends_by_the_connect_limit_and_the_next_follows() {
+fn unanswered_dial_ends_at_the_connect_timeout() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let builder = Connection::builder(proxy.url_for(vhost.name())).connect_timeout(secs(1));
@@ -232,7 +232,7 @@ fn a_dial_that_gets_no_answer_ends_by_the_connect_limit_and_the_next_follows() {
 }
 
 #[test]
-fn publishing_is_back_as_soon_as_the_connection_is_however_long_it_was_down() {
+fn publishing_is_back_as_soon_as_the_connection_is() {
     let vhost = Vhost::new();
     vhost.raw().classic("q");
     let proxy = Proxy::to(vhost.node());
@@ -260,7 +260,7 @@ fn publishing_is_back_as_soon_as_the_connection_is_however_long_it_was_down() {
 }
 
 #[test]
-fn a_connection_that_is_cut_at_any_moment_of_its_making_comes_up_in_the_end() {
+fn connection_cut_at_any_moment_of_opening_recovers() {
     let vhost = Vhost::new();
     vhost.raw().classic("q");
     let proxy = Proxy::to(vhost.node());

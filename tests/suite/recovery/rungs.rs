@@ -10,7 +10,7 @@ use crate::harness::wait::let_pass;
 use crate::harness::{Vhost, secs, table, wait_until};
 
 #[test]
-fn of_400_messages_that_fail_at_once_those_of_the_missing_rung_wait_and_the_others_do_not() {
+fn missing_rung_makes_only_its_own_of_400_retries_wait() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     let (service, story) = told(&vhost.url());
@@ -72,7 +72,7 @@ fn of_400_messages_that_fail_at_once_those_of_the_missing_rung_wait_and_the_othe
 }
 
 #[test]
-fn a_delivery_limit_of_five_outlasts_ten_seconds_in_which_every_copy_is_refused() {
+fn delivery_limit_of_5_outlasts_10_s_of_refused_copies() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     let (service, story) = told(&vhost.url());

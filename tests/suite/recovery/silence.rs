@@ -11,7 +11,7 @@ use crate::harness::wait::timed;
 use crate::harness::{Flow, Node, Proxy, Vhost, Way, secs, wait::let_pass, wait_until};
 
 #[test]
-fn a_handler_that_is_busy_for_many_heartbeats_keeps_its_connection() {
+fn long_running_handler_keeps_its_connection() {
     let vhost = Vhost::new();
     vhost.raw().classic("q");
     let builder = Connection::builder(vhost.url()).heartbeat(secs(2));
@@ -32,7 +32,7 @@ fn a_handler_that_is_busy_for_many_heartbeats_keeps_its_connection() {
 }
 
 #[test]
-fn a_frozen_broker_is_noticed_within_about_two_heartbeats_and_nothing_hangs_meanwhile() {
+fn frozen_broker_is_noticed_by_heartbeats_and_nothing_hangs() {
     let node = Node::start();
     let vhost = Vhost::on(&node);
     vhost.raw().classic("q");
@@ -163,18 +163,18 @@ impl Half {
 }
 
 #[test]
-fn a_network_that_loses_what_the_broker_says_is_noticed_and_survived() {
+fn network_losing_the_brokers_bytes_is_survived() {
     Half::start().survives(Way::ToClient);
 }
 
 #[test]
-fn a_network_that_loses_what_we_say_is_noticed_and_survived() {
+fn network_losing_the_clients_bytes_is_survived() {
     Half::start().survives(Way::ToBroker);
 }
 
 crate::harness::only_on_rabbitmq! { "a queue that hangs";
 #[test]
-fn a_queue_that_hangs_costs_only_who_wants_it() {
+fn hanging_queue_blocks_only_its_own_consumer() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("hangs");

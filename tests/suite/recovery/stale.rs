@@ -67,7 +67,7 @@ fn outcomes_of_handlers_whose_channel_was_lost_are_thrown_away() {
 }
 
 #[test]
-fn nothing_is_subscribed_while_every_permit_is_held_by_a_handler_of_a_lost_channel() {
+fn no_subscription_while_stale_handlers_hold_every_permit() {
     let vhost = Vhost::new();
     let (service, story) = told(&vhost.url());
     service.declare_queue(Queue::new("q").classic(), &fixed(1, 0.0));
@@ -135,7 +135,7 @@ fn waits_in_the_consumer_end_with_the_channel_and_copy_nothing() {
 }
 
 #[test]
-fn deliveries_that_nobody_has_started_are_dropped_with_their_channel() {
+fn unstarted_deliveries_are_dropped_with_their_channel() {
     let vhost = Vhost::new();
     let (service, story) = told(&vhost.url());
     service.declare_queue(Queue::new("q").classic(), &fixed(1, 0.0));
@@ -172,7 +172,7 @@ fn deliveries_that_nobody_has_started_are_dropped_with_their_channel() {
 }
 
 #[test]
-fn copies_that_wait_unsent_while_publishing_is_down_are_dropped_with_their_channel() {
+fn unsent_copies_are_dropped_with_their_channel() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let (service, story) = told(&proxy.url_for(vhost.name()));

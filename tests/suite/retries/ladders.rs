@@ -80,7 +80,7 @@ fn fractions_of_a_second_from_two_services_are_two_rungs() {
 }
 
 #[test]
-fn a_rung_of_thirty_days_is_not_wrapped_and_ten_years_are_accepted() {
+fn rungs_of_thirty_days_and_of_ten_years_are_exact() {
     let vhost = Vhost::new();
     let mq = connect(&vhost);
     let day = 24 * 60 * 60;
@@ -100,7 +100,7 @@ fn a_rung_of_thirty_days_is_not_wrapped_and_ten_years_are_accepted() {
 }
 
 #[test]
-fn a_delay_beyond_the_brokers_limit_is_refused_before_anything_is_declared() {
+fn delay_beyond_the_brokers_limit_declares_nothing() {
     let vhost = Vhost::new();
     vhost.raw().quorum("q");
     let before = Declared::on(&vhost);
@@ -199,7 +199,7 @@ fn jitter_creates_no_queues() {
 }
 
 #[test]
-fn jitter_spreads_the_waits_in_the_consumer_on_both_sides_of_nominal() {
+fn jitter_spreads_in_consumer_waits_around_nominal() {
     const MESSAGES: usize = 60;
     let vhost = Vhost::new();
     let raw = vhost.raw();

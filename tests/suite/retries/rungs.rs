@@ -23,7 +23,7 @@ fn missing(service: &Observed) -> u64 {
 }
 
 #[test]
-fn a_rung_deleted_after_it_was_remembered_is_waited_for_in_the_consumer_until_it_is_back() {
+fn deleted_rung_is_replaced_by_in_consumer_waits() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     let service = Observed::on(&vhost);
@@ -65,7 +65,7 @@ fn a_rung_deleted_after_it_was_remembered_is_waited_for_in_the_consumer_until_it
 }
 
 #[test]
-fn asking_for_a_rung_costs_nobody_their_channel() {
+fn asking_for_a_rung_costs_no_channel() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.quorum("q");
@@ -111,7 +111,7 @@ fn asking_for_a_rung_costs_nobody_their_channel() {
 }
 
 #[test]
-fn thousands_of_retries_and_hundreds_of_questions_leave_no_channel_behind() {
+fn thousands_of_retries_leave_no_channel_behind() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("q");
@@ -167,7 +167,7 @@ fn thousands_of_retries_and_hundreds_of_questions_leave_no_channel_behind() {
 }
 
 #[test]
-fn a_rung_that_refuses_hands_its_messages_back_at_a_growing_pace() {
+fn refusing_rung_requeues_with_growing_pauses() {
     let vhost = Vhost::new();
     let service = Observed::on(&vhost);
     let policy = fixed(3, 1.0);
@@ -177,7 +177,7 @@ fn a_rung_that_refuses_hands_its_messages_back_at_a_growing_pace() {
 }
 
 #[test]
-fn a_source_queue_that_refuses_hands_its_messages_back_at_a_growing_pace() {
+fn refusing_source_queue_requeues_with_growing_pauses() {
     let vhost = Vhost::new();
     let service = Observed::on(&vhost);
     let policy = fixed(3, 0.01);

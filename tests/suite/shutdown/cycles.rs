@@ -83,7 +83,7 @@ fn limited(raw: &Raw) {
 
 /// Every restart hands back what was received and not started, and each of those counts for a quorum queue.
 #[test]
-fn ten_restarts_with_the_default_prefetch_lose_nothing_at_a_delivery_limit_of_20() {
+fn ten_restarts_stay_below_a_delivery_limit_of_20() {
     let stage = Stage::new();
     limited(&stage.raw);
     let ids: Vec<_> = (0..60).map(|n| n.to_string()).collect();
@@ -123,7 +123,7 @@ fn ten_restarts_with_the_default_prefetch_lose_nothing_at_a_delivery_limit_of_20
 
 /// The same without time for anything: what runs goes back too.
 #[test]
-fn ten_hard_restarts_lose_nothing_at_a_delivery_limit_of_20() {
+fn ten_hard_restarts_stay_below_a_delivery_limit_of_20() {
     let stage = Stage::new();
     limited(&stage.raw);
     let ids: Vec<_> = (0..30).map(|n| n.to_string()).collect();

@@ -55,7 +55,7 @@ fn dropping_the_last_handle_stops_everything_at_once() {
 }
 
 #[test]
-fn dropping_the_last_handle_inside_a_handler_does_not_wait_for_itself() {
+fn last_handle_dropped_in_a_handler_does_not_wait_for_itself() {
     let stage = Stage::new();
     let owned = Owned::default();
     let (own, log) = (owned.clone(), Log::default());
@@ -110,7 +110,7 @@ fn a_handler_that_holds_a_handle_keeps_the_connection_open() {
 }
 
 #[test]
-fn a_handler_lets_go_of_the_last_handle_once_its_consumer_has_ended() {
+fn handler_drops_the_last_handle_after_its_consumer_ended() {
     let Stage { mq, raw, vhost, .. } = Stage::new();
     let gate = Gate::new();
     let (own, held) = (mq.clone(), gate.held());
@@ -172,9 +172,9 @@ fn a_handler_is_dropped_on_a_worker_and_may_panic_there() {
 }
 
 #[test]
-fn dropping_the_last_handle_of_a_frozen_broker_hangs_nobody_and_leaves_no_thread() {
+fn dropping_the_last_handle_of_a_frozen_broker_ends_threads() {
     alone(
-        full_name!(dropping_the_last_handle_of_a_frozen_broker_hangs_nobody_and_leaves_no_thread),
+        full_name!(dropping_the_last_handle_of_a_frozen_broker_ends_threads),
         nothing,
         |_| {
             let node = Node::start();

@@ -40,7 +40,7 @@ fn a_group_starts_every_member_and_shares_the_work() {
 }
 
 #[test]
-fn a_group_of_nobody_is_refused() {
+fn an_empty_group_is_refused() {
     let stage = Stage::new();
     let refused = ConsumerGroup::new(&stage.mq, Q, 0).start(|_: Any| {});
     assert!(

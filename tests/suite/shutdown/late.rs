@@ -91,7 +91,7 @@ fn one_each() -> Vec<(String, u64)> {
 }
 
 #[test]
-fn the_outcome_of_a_handler_that_outlives_close_is_thrown_away_on_every_path() {
+fn late_outcome_after_close_is_discarded_on_every_path() {
     let stage = Stage::new();
     let gate = Gate::new();
     let _consumers = all_ways(&stage, &gate.held());
@@ -168,7 +168,7 @@ fn late_while_others_consume(stop: impl FnOnce(&Stage, &[Consumer]) -> (Connecti
 }
 
 #[test]
-fn a_late_handler_does_nothing_to_a_new_connection_of_the_process() {
+fn late_handler_does_not_touch_a_new_connection() {
     late_while_others_consume(|stage, _| {
         drain_timeout(stage.mq.close_within(secs(0.3)));
         counted(&stage.vhost.url())
@@ -176,7 +176,7 @@ fn a_late_handler_does_nothing_to_a_new_connection_of_the_process() {
 }
 
 #[test]
-fn a_late_handler_of_a_cancelled_consumer_does_nothing_to_its_connection() {
+fn late_handler_of_a_cancelled_consumer_is_harmless() {
     late_while_others_consume(|stage, consumers| {
         for consumer in consumers {
             drain_timeout(consumer.cancel(Duration::ZERO));
@@ -186,7 +186,7 @@ fn a_late_handler_of_a_cancelled_consumer_does_nothing_to_its_connection() {
 }
 
 #[test]
-fn a_wait_that_is_cut_copies_nothing_and_gives_its_message_back_at_once() {
+fn cut_wait_copies_nothing_and_requeues_promptly() {
     for close in [true, false] {
         let stage = Stage::new();
         let consumer = stage
@@ -223,7 +223,7 @@ fn a_wait_that_is_cut_copies_nothing_and_gives_its_message_back_at_once() {
 
 /// A short retry that is decided while the drain runs does not begin to wait.
 #[test]
-fn a_handler_that_fails_during_the_drain_gives_its_message_back_without_a_wait() {
+fn handler_failing_during_the_drain_requeues_without_a_wait() {
     let stage = Stage::new();
     let consumer = stage.mq.consumer(Q).retry_policy(long_wait());
     let consumer = consumer.retry_threshold(Duration::ZERO);
@@ -254,7 +254,7 @@ fn copy_without_confirm(stage: &Stage, proxy: &Proxy, gate: Gate) {
 }
 
 #[test]
-fn a_dead_letter_that_is_on_its_way_is_finished_within_the_deadline() {
+fn dead_letter_on_its_way_completes_within_the_deadline() {
     let (stage, proxy) = with_both_connections();
     let (_, gate) = stage.held_delivery(|| Ack::reject("no"));
     proxy.pause();
@@ -270,7 +270,7 @@ fn a_dead_letter_that_is_on_its_way_is_finished_within_the_deadline() {
 }
 
 #[test]
-fn a_dead_letter_whose_confirm_does_not_come_by_the_deadline_is_stranded() {
+fn unconfirmed_dead_letter_is_stranded_at_the_deadline() {
     let (stage, proxy) = with_both_connections();
     let (_, gate) = stage.held_delivery(|| Ack::reject("no"));
     copy_without_confirm(&stage, &proxy, gate);
@@ -283,7 +283,7 @@ fn a_dead_letter_whose_confirm_does_not_come_by_the_deadline_is_stranded() {
 }
 
 #[test]
-fn a_cancelled_consumer_says_that_a_copy_had_no_confirm_by_its_deadline() {
+fn cancel_reports_a_copy_without_confirm_at_its_deadline() {
     let (stage, proxy) = with_both_connections();
     let (consumer, gate) = stage.held_delivery(|| Ack::reject("no"));
     copy_without_confirm(&stage, &proxy, gate);
@@ -294,7 +294,7 @@ fn a_cancelled_consumer_says_that_a_copy_had_no_confirm_by_its_deadline() {
 
 /// The channel's polite close is what hangs here: the cancel was answered before the broker fell silent.
 #[test]
-fn a_cancel_says_the_same_when_the_broker_falls_silent_in_the_middle_of_it() {
+fn cancel_reports_the_copy_when_the_broker_falls_silent() {
     let (stage, proxy) = with_both_connections();
     let (consumer, gate) = stage.held_delivery(|| Ack::reject("no"));
     stage.send(Q, "unstarted", 2);

@@ -89,7 +89,7 @@ fn closed(stdout: &[String]) -> Value {
 }
 
 #[test]
-fn a_worker_with_a_long_handler_ends_two_seconds_after_sigterm_and_says_what_it_left() {
+fn worker_with_a_long_handler_ends_by_its_close_timeout() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic(Q);

@@ -106,7 +106,7 @@ fn nothing_starts_once_close_has_begun_however_long_it_drains() {
 }
 
 #[test]
-fn unstarted_deliveries_go_back_in_order_with_the_channel_when_there_is_no_time() {
+fn close_without_time_requeues_unstarted_deliveries_in_order() {
     let stage = Stage::new();
     fill(&stage.raw, Q, 30);
     let (started, gate) = held_handlers(stage.mq.consumer(Q));
@@ -182,7 +182,7 @@ fn nothing_starts_after_cancel_was_called_in_many_rounds() {
 }
 
 #[test]
-fn a_close_in_the_middle_of_a_start_keeps_its_deadline_and_ends_the_start() {
+fn close_during_a_consumer_start_keeps_its_deadline() {
     let (stage, proxy) = Stage::through_a_proxy();
     proxy.pause();
     let mq = stage.mq.clone();

@@ -301,9 +301,9 @@ fn a_memory_alarm_with_a_copy_outstanding() {
 
 /// A copy that was never written is no reason to wait, and neither is a publish whose caller has given up.
 #[test]
-fn a_memory_alarm_with_an_unwritten_copy_gives_its_message_back_at_once() {
+fn unwritten_copy_under_an_alarm_is_requeued_promptly() {
     alone(
-        full_name!(a_memory_alarm_with_an_unwritten_copy_gives_its_message_back_at_once),
+        full_name!(unwritten_copy_under_an_alarm_is_requeued_promptly),
         nothing,
         |_| {
             logs::capture();
