@@ -297,7 +297,7 @@ fn commands_are_quick() {
     let slow: Vec<_> = evals
         .iter()
         .enumerate()
-        .filter(|(_, time)| **time > secs(2))
+        .filter(|(_, time)| **time > secs(10))
         .collect();
     assert!(slow.is_empty(), "{slow:?}");
 }

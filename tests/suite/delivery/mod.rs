@@ -181,11 +181,9 @@ impl Stage {
     pub(crate) fn settled_in(&self, queue: &str, expected: &[(&'static str, u64)]) {
         self.wait_for_outcomes(queue, expected);
         let labels = [("queue", queue)];
-        assert_eq!(
-            self.snapshot().gauge("acemq.consume.in.flight", &labels),
-            0,
-            "in flight"
-        );
+        wait_for_value(LIMIT, "what is in flight", &0, || {
+            self.snapshot().gauge("acemq.consume.in.flight", &labels)
+        });
         wait_for_value(LIMIT, &format!("what is left in {queue}"), &Some(0), || {
             self.vhost.queue(queue, &["messages"])?["messages"].as_u64()
         });

@@ -191,7 +191,7 @@ fn a_waiting_retry_holds_its_prefetch_slot() {
     holds_for(secs(0.3), "three wait and no fourth is given out", || {
         unacknowledged(&stage) == 3 && started.len() == 3
     });
-    assert_eq!(consumer.in_flight(), 3);
+    wait_until(LIMIT, "three are in flight", || consumer.in_flight() == 3);
 }
 
 /// Case 29.
@@ -228,7 +228,7 @@ fn waiting_messages_do_not_stop_healthy_ones() {
     wait_until(LIMIT, "the healthy ones are settled", || {
         stage.outcomes(Q) == [("acked", 6)]
     });
-    assert_eq!(consumer.in_flight(), 2, "two still wait");
+    wait_until(LIMIT, "two still wait", || consumer.in_flight() == 2);
     // A drain ends the waits at once; the messages go back with their attempt.
     consumer.cancel(LIMIT).unwrap();
     stage.settled_counts(&[("acked", 6), ("handed_back", 2)]);
@@ -287,7 +287,7 @@ fn a_pool_survives_twenty_panics() {
         );
     }
     assert_eq!(*lock.lock(), 10, "five of them, twice each");
-    assert_eq!(consumer.in_flight(), 0);
+    wait_until(LIMIT, "nothing is in flight", || consumer.in_flight() == 0);
 
     stage.raw.send_all(
         Q,

@@ -61,7 +61,7 @@ fn consumers_come_back_after_a_connection_has_flapped() {
                 cutting.cut();
             }
         });
-        let_pass(secs(4));
+        let_pass(secs(2));
         on.store(false, Ordering::SeqCst);
         random.join().unwrap();
         wait_until(SOON, "up", || mq.health().status == HealthStatus::Up);
@@ -74,7 +74,7 @@ fn consumers_come_back_after_a_connection_has_flapped() {
         wait_until(SOON, "handled", || calls.count() >= 2);
         let (closed, took) = timed(|| mq.close_within(secs(5)));
         closed.unwrap();
-        assert!(took < secs(6), "{took:?}");
+        assert!(took < secs(8), "{took:?}");
     }
 }
 
@@ -257,7 +257,10 @@ fn hundreds_of_consumers_come_back_and_close() {
             .unwrap();
     }
     vhost.close_connections();
-    wait_until(SOON, "down", || service.mq.health().consumers_running < 200);
+    // Not by looking for consumers that do not run: all of them may be back before the first look.
+    wait_until(SOON, "the connection has recovered", || {
+        service.counter("acemq.connection.recovered", &[]) == 1
+    });
     wait_until(secs(60), "all back", || {
         service.mq.health().consumers_running == 200
     });
@@ -267,7 +270,7 @@ fn hundreds_of_consumers_come_back_and_close() {
     wait_until(SOON, "all handled", || calls.count() >= 2000);
     let (closed, took) = timed(|| service.mq.close_within(secs(5)));
     closed.unwrap();
-    assert!(took < secs(6), "{took:?}");
+    assert!(took < secs(8), "{took:?}");
 }
 
 #[test]

@@ -56,7 +56,10 @@ fn publish_under_memory_alarm_is_refused_then_resumes() {
 
     // What is consumed and accepted is settled all the same, and a copy waits unsent instead of being handed back.
     service.mq.consume("q", handle).unwrap();
-    service.wait_for_consumed("acked", read.attempts(2).len() as u64 + 1);
+    wait_until(SOON, "all but the rejected one are accepted", || {
+        let accepted = read.attempts(0).len() + read.attempts(2).len();
+        accepted >= 1 && service.consumed("acked") == accepted as u64
+    });
     wait_until(SOON, "the rejected one is held", || {
         unacknowledged(&vhost) == 1
     });
@@ -145,7 +148,7 @@ fn a_publish_that_finds_no_publishing_connection_is_not_sent() {
     assert!(error.is_refused() && !error.is_unknown(), "{error}");
     assert!(took < secs(10), "{took:?}");
     let (_, took) = timed(|| service.mq.close_within(secs(1)));
-    assert!(took < secs(4), "{took:?}");
+    assert!(took < secs(5), "{took:?}");
 }
 
 #[test]
@@ -190,7 +193,9 @@ fn losing_the_publishing_socket_costs_only_what_is_in_flight() {
 
     let again = read.next();
     assert_eq!((again.attempt, again.redelivered), (1, true));
-    assert_eq!(service.handed_back("lost"), 1);
+    wait_until(SOON, "its requeue is counted", || {
+        service.handed_back("lost") == 1
+    });
     release.send(()).unwrap();
     let copy = read.next();
     assert_eq!((copy.attempt, copy.redelivered), (2, false));
@@ -244,7 +249,7 @@ fn publishing_resumes_promptly_after_a_long_outage() {
     service.mq.publish("", "q", &0).unwrap();
     proxy.refuse(true);
     proxy.cut();
-    // Pauses of its own that double from half a second would now be at eight.
+    // Pauses of the publisher's own that double from half a second would now be at eight.
     let clock = Stopwatch::start();
     wait_until(SOON, "the connection has been away", || {
         assert!(publish(&service, 1).is_err());
@@ -252,7 +257,7 @@ fn publishing_resumes_promptly_after_a_long_outage() {
     });
     proxy.refuse(false);
     wait_until(SOON, "the connection is back", || service.mq.is_running());
-    wait_until(secs(3), "publishing goes on", || {
+    wait_until(secs(5), "publishing goes on", || {
         publish(&service, 2).is_ok()
     });
 }

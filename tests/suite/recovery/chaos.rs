@@ -46,7 +46,7 @@ fn random_connection_closes_lose_no_retry_and_no_dead_letter() {
         closings += 1;
         story.wait_for_subscriptions(n + 1);
     }
-    assert!(closings >= 4, "{closings}");
+    assert!(closings >= 2, "{closings}");
 
     wait_until_up(&service.mq);
     let raw = vhost.raw();
@@ -54,6 +54,11 @@ fn random_connection_closes_lose_no_retry_and_no_dead_letter() {
         raw.count("q") + raw.count("q.retry.1s") == 0
             && unacknowledged(&vhost) == 0
             && consumer.in_flight() == 0
+    });
+    // On its way from the rung to the queue a message is counted in neither.
+    wait_until(SOON, "every retry was handled again", || {
+        let mut even = (0..MESSAGES).step_by(2);
+        even.all(|n| read.attempts(n).contains(&2))
     });
     wait_until_empty(&vhost, "q");
     let mut dead: HashMap<String, usize> = HashMap::new();

@@ -11,6 +11,7 @@ use crate::harness::{secs, wait_until};
 use crate::suite::shutdown::alone::{
     alone, full_name, library_threads, threads_left, through_a_proxy,
 };
+use crate::suite::steady;
 
 #[test]
 fn losing_the_connection_many_times_leaves_no_thread_behind() {
@@ -28,9 +29,9 @@ fn losing_the_connection_many_times_leaves_no_thread_behind() {
             };
             publish();
             service.wait_for_consumed("acked", 1);
-            let threads = library_threads();
+            let threads = steady("the threads", library_threads);
             let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-            let open = files();
+            let open = steady("the open files", files);
             for n in 1..=10 {
                 take_down(&proxy);
                 story.wait_for_losses(n);

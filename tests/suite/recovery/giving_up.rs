@@ -66,7 +66,7 @@ fn at_the_limit_of_attempts_the_connection_counts_as_closed() {
     closed.unwrap();
     let (cancelled, again) = timed(|| consumer.cancel(secs(10)));
     cancelled.unwrap();
-    assert!(took < secs(2) && again < secs(2), "{took:?} {again:?}");
+    assert!(took < secs(5) && again < secs(5), "{took:?} {again:?}");
     // Also after that close: it was given up, not closed.
     assert_lost(mq.wait());
     wait_until(SOON, "no connection is left", || {

@@ -150,8 +150,9 @@ fn consumers_on(vhost: &Vhost<'_>, queue: &str) -> usize {
 /// Waits until `queue` has a consumer, and checks that it stays the only one.
 #[track_caller]
 fn one_consumer(vhost: &Vhost<'_>, queue: &str) {
-    wait_until(SOON, "there is a consumer", || {
-        consumers_on(vhost, queue) > 0
+    // The broker may list the consumer of a lost connection a moment longer.
+    wait_until(SOON, "there is one consumer", || {
+        consumers_on(vhost, queue) == 1
     });
     holds_for(secs(0.7), "there is one consumer", || {
         consumers_on(vhost, queue) == 1
@@ -198,7 +199,7 @@ fn assert_lost<T: Debug>(result: Result<T, Error>) {
 fn close_at_once(mq: &Connection) {
     let (closed, took) = timed(|| mq.close());
     closed.unwrap();
-    assert!(took < secs(3), "{took:?}");
+    assert!(took < secs(10), "{took:?}, half of the default timeout");
 }
 
 /// For a test in a process of its own: `q` on the shared broker, to be reached through a proxy.

@@ -11,6 +11,7 @@ use crate::harness::wait::{let_pass, wait_for_value};
 use crate::harness::worker_process::status;
 use crate::harness::{Vhost, secs, wait_until};
 use crate::suite::shutdown::alone::{alone, full_name, library_threads, through_a_proxy};
+use crate::suite::steady;
 
 /// What an answer says of whether the broker has the message.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -106,13 +107,13 @@ fn publish_loop_during_outage_is_bounded() {
             let body = "x".repeat(10_000);
             let publish = || mq.publish_with(Publish::text(&*body).routing_key("q"));
             publish().unwrap();
-            let threads = library_threads();
+            let threads = steady("the threads", library_threads);
             take_down(&proxy);
             let down = now();
             let mut refused = 0_u64;
             let mut slowest = secs(0);
             let mut at_first = 0;
-            while now() - down < secs(20) {
+            while refused < 50_000 || now() - down < secs(5) {
                 let asked = now();
                 match answer(publish()) {
                     Answer::Has => panic!("who has it?"),
@@ -128,9 +129,9 @@ fn publish_loop_during_outage_is_bounded() {
                 }
             }
             let grown = status("self", "VmRSS").saturating_sub(at_first);
-            assert!(at_first > 0 && refused > 10_000, "{refused} publishes");
+            assert!(at_first > 0, "{refused} publishes");
             assert!(grown < 20_000, "{grown} kB more after {refused} publishes");
-            assert!(slowest < secs(2), "{slowest:?}");
+            assert!(slowest < secs(5), "{slowest:?}, half of the timeout");
             proxy.refuse(false);
             wait_until_up(mq);
             publish().unwrap();

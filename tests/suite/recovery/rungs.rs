@@ -65,7 +65,7 @@ fn missing_rung_makes_only_its_own_of_400_retries_wait() {
     for reason in ["unroutable", "nacked", "timeout", "lost"] {
         assert_eq!(service.handed_back(reason), 0, "{reason}");
     }
-    assert_eq!(consumer.in_flight(), 0);
+    wait_until(SOON, "nothing is in flight", || consumer.in_flight() == 0);
     wait_until_empty(&vhost, "q");
     assert_eq!(raw.count("q.retry.1s") + raw.count("q.dlq"), 0);
     assert_eq!(story.subscriptions().len(), 1);

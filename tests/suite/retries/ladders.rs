@@ -264,17 +264,12 @@ fn a_long_wait_does_not_hold_up_a_short_one() {
         .unwrap();
     raw.send("q", "1", attempt(4));
     raw.wait_for_count("q.retry.6s", 1, secs(10));
-    let first = clock.elapsed();
     raw.send("q", "2", attempt(1));
-    raw.wait_for_count("q.retry.1s", 1, secs(10));
-    let second = clock.elapsed();
     wait_until(secs(20), "both are home", || home.lock().len() == 2);
     let home = home.lock().clone();
     let ([(2, short), (5, long)], true) = (&home[..], true) else {
         panic!("not in the order of their waits: {home:?}");
     };
-    assert!(*short < second + secs(4), "{short:?} after {second:?}");
-    assert!(*long < first + secs(12), "{long:?} after {first:?}");
     assert!(*long - *short > secs(2), "{home:?}");
     mq.close().unwrap();
 }

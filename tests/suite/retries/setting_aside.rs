@@ -251,6 +251,8 @@ fn forbidden_default_exchange_rejects_each_message_once() {
     raw.wait_for_count("witness", 20, SOON);
     assert_eq!(service.set_aside_failed("q.dlq"), 20);
     assert_eq!(read.of(1).len(), 20);
-    assert_eq!(unacknowledged(&vhost), 0);
+    wait_until(SOON, "nothing is unacknowledged", || {
+        unacknowledged(&vhost) == 0
+    });
     assert!(service.mq.is_running());
 }

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
 
 use crate::harness::wait::wait_for_value;
 use crate::harness::{IN_PROCESS, Proxy, Vhost};
@@ -93,6 +92,5 @@ pub(crate) fn through_a_proxy(address: &str) -> (Proxy, String) {
 #[track_caller]
 pub(crate) fn threads_left(expected: &[&str]) {
     let expected: Vec<_> = expected.iter().map(|name| (*name).to_owned()).collect();
-    let limit = Duration::from_secs(5);
-    wait_for_value(limit, "threads left", &expected, library_threads);
+    wait_for_value(super::LIMIT, "threads left", &expected, library_threads);
 }

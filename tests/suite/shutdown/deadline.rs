@@ -28,7 +28,7 @@ fn eight_busy_consumers_end_by_one_deadline() {
         .collect();
 
     let (result, took) = timed(|| stage.mq.close_within(secs(2)));
-    assert!(took >= secs(2) && took < secs(3), "{took:?}");
+    assert!(took >= secs(2) && took < secs(2) + GRACE, "{took:?}");
     let timeout = drain_timeout(result);
     assert_eq!(
         timeout.to_string(),
@@ -79,7 +79,7 @@ fn eight_consumers_with_nothing_running_close_at_once() {
         .collect();
     let (result, took) = timed(|| stage.mq.close_within(secs(60)));
     result.unwrap();
-    assert!(took < secs(3), "{took:?}");
+    assert!(took < secs(10), "{took:?}");
     assert!(consumers.iter().all(|consumer| !consumer.is_running()));
 }
 

@@ -308,7 +308,7 @@ fn cancel_reports_the_copy_when_the_broker_falls_silent() {
         cancelling.join().unwrap()
     });
     assert_eq!(stranded(&drain_timeout(cancelled)), [(Q, 1)]);
-    assert_eq!(stage.raw.count("orders.new.dlq"), 1);
+    stage.raw.wait_for_count("orders.new.dlq", 1, LIMIT);
     drop(stage.mq.close_within(Duration::ZERO));
     stage.comes_back(Q, &[("1", 2), ("unstarted", 2)]);
 }

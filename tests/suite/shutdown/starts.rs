@@ -193,7 +193,7 @@ fn close_during_a_consumer_start_keeps_its_deadline() {
     assert!(started.is_err(), "{started:?}");
     proxy.resume();
     wait_until_disconnected(&stage.vhost);
-    assert_eq!(stage.raw.consumers(Q), 0);
+    stage.raw.wait_for_consumers(Q, 0, LIMIT);
 }
 
 #[test]

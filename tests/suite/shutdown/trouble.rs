@@ -272,7 +272,7 @@ fn a_memory_alarm_with_a_copy_outstanding() {
                         busy.consumer.cancel(secs(2))
                     }
                 });
-                assert!(took >= secs(2) && took < secs(3), "{took:?}");
+                assert!(took >= secs(2) && took < secs(2) + GRACE, "{took:?}");
                 let timeout = drain_timeout(result);
                 assert_eq!(stranded(&timeout), [(Q, 2)], "{timeout:?}");
                 in_time(secs(1), || busy.mq.close_within(secs(1))).unwrap();
@@ -325,7 +325,7 @@ fn unwritten_copy_under_an_alarm_is_requeued_promptly() {
             wait_until(LIMIT, "the other handler's is acknowledged", || {
                 outcomes(&registry, Q, "acked") == 1
             });
-            assert_eq!(consumer.in_flight(), 2);
+            wait_until(LIMIT, "two are in flight", || consumer.in_flight() == 2);
             let (result, took) = timed(|| mq.close_within(secs(20)));
             result.unwrap();
             assert!(took < secs(5), "{took:?}");
