@@ -1,4 +1,5 @@
-//! The test clock, as a service's tests use it: a schedule of hours, the same every time, in milliseconds.
+//! Tests of the test clock as a service's tests use it: schedules of hours that repeat exactly, in
+//! milliseconds.
 
 #![allow(clippy::disallowed_methods, reason = "what is measured is real time")]
 
@@ -74,7 +75,8 @@ fn six_hours() -> (Vec<(Duration, u32, bool)>, String, Duration) {
 fn six_hours_with_two_restarts_repeat_exactly() {
     let (attempts, reason, elapsed) = six_hours();
     let seconds: Vec<u64> = attempts.iter().map(|(at, ..)| at.as_secs()).collect();
-    // 10 s doubling to an hour: the first two waits are spent in the consumer, at the middle of their jitter.
+    // 10 s doubling to an hour: the first two waits are spent in the consumer, at the middle of
+    // their jitter.
     assert_eq!(
         seconds,
         [

@@ -12,9 +12,50 @@ mod shutdown;
 mod topology;
 
 use std::fmt::Debug;
+use std::ops::Deref;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
+use crate::harness::Node;
 use crate::harness::wait::{Stopwatch, wait_for};
+
+/// Nodes that a test is done with; the next one takes them over, as a start takes seconds.
+static FREE_NODES: Mutex<Vec<Node>> = Mutex::new(Vec::new());
+
+/// A node for one test alone, to freeze or to raise an alarm on.
+///
+/// A test that kills its node or changes its configuration starts one with [`Node::start`].
+struct BorrowedNode(Option<Node>);
+
+impl BorrowedNode {
+    #[track_caller]
+    fn take() -> Self {
+        let free = FREE_NODES.lock().unwrap_or_else(PoisonError::into_inner);
+        let node = { free }.pop();
+        Self(Some(node.unwrap_or_else(Node::start)))
+    }
+}
+
+impl Deref for BorrowedNode {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        self.0.as_ref().expect("a node until the drop")
+    }
+}
+
+impl Drop for BorrowedNode {
+    fn drop(&mut self) {
+        // What a failed test leaves behind is not known.
+        if let Some(node) = self.0.take().filter(|_| !thread::panicking()) {
+            node.thaw();
+            node.memory_alarm(false);
+            let mut free = FREE_NODES.lock().unwrap_or_else(PoisonError::into_inner);
+            free.push(node);
+        }
+    }
+}
 
 /// Waits until `probe` has given the same value for half a second, and returns it.
 ///

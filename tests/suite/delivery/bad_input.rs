@@ -1,4 +1,4 @@
-//! Bodies nobody can read, and other headers of the wrong kind.
+//! Tests of bodies that cannot be decoded and of headers of the wrong type.
 
 use std::time::Duration;
 
@@ -17,7 +17,6 @@ struct Order {
     quantity: u32,
 }
 
-/// Case 37.
 #[test]
 fn a_body_that_cannot_be_decoded_is_parked_and_no_handler_runs() {
     let bodies: [(&[u8], Option<&str>, &str); 7] = [
@@ -108,7 +107,7 @@ fn a_type_that_is_nearly_json_is_decoded() {
     stage.settled(&[("acked", types.len() as u64)]);
 }
 
-/// A codec of somebody's own, with every way to fail.
+/// A codec of the application that fails in every way.
 struct Moody;
 
 impl Decode<u8> for Moody {

@@ -1,4 +1,4 @@
-//! Each way a handler can end, and where the message is then.
+//! Tests of each way a handler can end, and of where its message is afterwards.
 
 use std::io;
 use std::panic::panic_any;
@@ -62,7 +62,7 @@ fn a_message_is_accepted_by_every_answer_that_says_so() {
     }
 }
 
-/// The message's end in `{queue}.dlq` after three attempts, or at once.
+/// Checks that the message is in `{queue}.dlq`, after three attempts or after the first.
 #[track_caller]
 fn assert_dead(stage: &Stage, queue: &str, attempt: i64, reason: &str) {
     let dead = stage

@@ -1,4 +1,4 @@
-//! What a publish puts on the wire, and what it refuses.
+//! Tests of what a publish puts on the wire, and of what it refuses.
 
 use std::collections::BTreeSet;
 
@@ -227,7 +227,7 @@ fn headers_of_every_type_reach_the_wire_as_they_were_given() {
     }
 }
 
-/// RabbitMQ cannot read them and would close the connection, for everybody who publishes on it.
+/// RabbitMQ cannot read them and would close the connection with all its publishers.
 #[test]
 fn non_finite_float_header_is_refused_before_the_wire() {
     let stage = Stage::classic();

@@ -1,4 +1,5 @@
-//! Reasons, headers, bodies and ids that are too large for a frame or a field: the copy arrives and the connection lives.
+//! Tests of reasons, headers, bodies and ids that are too large for a frame or a field: the copy
+//! arrives and the connection lives.
 
 use amiquip::{AmqpProperties, AmqpValue};
 use rungmq::{Ack, Bytes, Message, Publish, naming};
@@ -12,7 +13,8 @@ const FRAME_MAX: usize = 131_072;
 /// A frame's own bytes, and a content header's before its properties.
 const FRAME_OVERHEAD: usize = 8 + 14;
 
-/// Runs `work` and checks that no connection was lost over it, and that publishing and consuming go on.
+/// Runs `work` and checks that no connection was lost over it, and that publishing and consuming go
+/// on.
 #[track_caller]
 fn without_losing_the_connection(stage: &Stage, work: impl FnOnce()) {
     // The publishing socket is opened when first needed.

@@ -1,4 +1,4 @@
-//! What a handler can ask of its message.
+//! Tests of what a message shows to its handler.
 
 use amiquip::{AmqpProperties, ExchangeType};
 use rungmq::{Bytes, CodecError, Encode, HeaderValue, Json, Message, Publish};
@@ -118,7 +118,7 @@ fn a_message_that_came_back_says_so() {
     assert_eq!(seen.all(), [(true, 1), (false, 2)]);
 }
 
-/// A codec of somebody's own.
+/// A codec of the application.
 struct Reversed;
 
 impl Encode<str> for Reversed {

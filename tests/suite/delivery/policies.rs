@@ -1,4 +1,4 @@
-//! An operator's policy over the rungs (case 13).
+//! Tests of an operator's policy over the rungs.
 
 use rungmq::{Ack, Message, RetryPolicy};
 use serde_json::{Value, json};
@@ -93,7 +93,7 @@ fn full_rung_requeues_paced_until_it_takes_the_message() {
     assert_eq!(calls[..2], [(1, 1, false), (2, 1, false)]);
     assert!(
         calls[2..].iter().all(|call| *call == (2, 1, true)),
-        "handed back with its attempt unchanged: {calls:?}"
+        "requeued with its attempt unchanged: {calls:?}"
     );
     let handed_back = calls.len() as u64 - 2;
     stage.settled(&[("retried", 2), ("handed_back", handed_back)]);

@@ -1,4 +1,4 @@
-//! The texts of `x-acemq-error`, and which of two ends is named.
+//! Tests of the texts of `x-acemq-error`, and of which of two limits they name.
 
 use std::time::Duration;
 
@@ -111,10 +111,10 @@ fn a_reason_keeps_its_own_line_breaks_and_any_letters() {
     );
 }
 
-/// Case 35: whatever first-seen holds, the message is handled, and its age is known or zero.
+/// The message is handled with any first-seen header, and its age is known or zero.
 #[test]
 fn a_first_seen_of_any_shape_is_an_age_or_none() {
-    // The year 2100: ahead by whatever clock this test runs.
+    // The year 2100: ahead of any clock that this test runs by.
     let ahead = 4_102_444_800_000_i64;
     let young: Vec<(&str, Option<AmqpValue>)> = vec![
         ("absent", None),

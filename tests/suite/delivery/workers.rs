@@ -1,4 +1,4 @@
-//! Order, concurrency, prefetch, and workers that outlive what their handlers do.
+//! Tests of order, concurrency and prefetch, and of workers that survive their handlers.
 
 use std::panic::panic_any;
 use std::sync::Arc;
@@ -110,7 +110,8 @@ fn workers_returning_from_a_wait_keep_the_concurrency() {
     numbers(&stage, 30);
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let peak = most.clone();
-    // Every wait needs a worker of its own, so that there are many more of them than may run handlers.
+    // Every wait needs a worker of its own, so that there are many more of them than may run
+    // handlers.
     stage
         .consumer(&soon(4))
         .concurrency(2)
@@ -194,7 +195,6 @@ fn a_waiting_retry_holds_its_prefetch_slot() {
     wait_until(LIMIT, "three are in flight", || consumer.in_flight() == 3);
 }
 
-/// Case 29.
 #[test]
 fn waiting_messages_do_not_stop_healthy_ones() {
     let stage = Stage::new();
@@ -229,7 +229,7 @@ fn waiting_messages_do_not_stop_healthy_ones() {
         stage.outcomes(Q) == [("acked", 6)]
     });
     wait_until(LIMIT, "two still wait", || consumer.in_flight() == 2);
-    // A drain ends the waits at once; the messages go back with their attempt.
+    // A drain ends the waits; the messages are requeued with their attempt.
     consumer.cancel(LIMIT).unwrap();
     stage.settled_counts(&[("acked", 6), ("handed_back", 2)]);
     stage.raw.wait_for_count(Q, 2, LIMIT);
@@ -241,7 +241,6 @@ fn waiting_messages_do_not_stop_healthy_ones() {
     assert_eq!(snapshot.counter("acemq.retry.handed.back", &drained), 2);
 }
 
-/// Case 28.
 #[test]
 fn a_pool_survives_twenty_panics() {
     let stage = Stage::new();

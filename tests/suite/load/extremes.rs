@@ -1,4 +1,4 @@
-//! Extremes: what comes up and goes down at once, what never answers, limits without end.
+//! Tests of extremes: connections that flap, brokers that never answer, durations without end.
 
 use std::sync::Arc;
 use std::thread;
@@ -43,7 +43,7 @@ fn recovery_of_a_flapping_connection_backs_off() {
     proxy.cut();
     wait_until(SOON, "it is up again", || recovered.count() > 0);
     let_pass(secs(4));
-    // At once, then after 0.5, 1 and 2 s.
+    // The first comes without a pause, the others after 0.5, 1 and 2 s.
     assert!(recovered.count() <= 5, "{} times", recovered.count());
     mq.close().unwrap();
 }
@@ -126,7 +126,7 @@ fn endless_recovery_pause_does_not_hold_up_a_close() {
         .recovery_backoff(Duration::MAX, Duration::MAX)
         .open()
         .unwrap();
-    // The first attempt comes at once; what it brings dies as well.
+    // The first attempt comes without a pause, and its connection is closed as well.
     wait_until(SOON, "it is lost twice in a row", || {
         vhost.close_connections();
         mq.health().status == HealthStatus::Down

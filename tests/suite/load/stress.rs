@@ -1,4 +1,5 @@
-//! Thousands of messages, hundreds of consumers, connections that flap: everything ends somewhere, and a close ends.
+//! Tests with thousands of messages, hundreds of consumers and flapping connections: every message
+//! ends somewhere, and a close ends.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -226,7 +227,8 @@ fn every_message_ends_somewhere_while_queues_come_and_go() {
         }
     }
     let missing: Vec<u64> = (0..N as u64).filter(|n| !seen.contains(n)).collect();
-    // A queue may go again between its declaration and the second copy: its messages are rejected, and counted.
+    // A queue may go again between its declaration and the second copy: its messages are rejected,
+    // and counted.
     let rejected = service.set_aside_failed("q.dlq") + service.set_aside_failed("q.parked");
     assert!(
         missing.len() as u64 <= rejected,

@@ -1,4 +1,4 @@
-//! How a publish ends while the broker is well, and that one caller's mistake is nobody else's.
+//! Tests of how a publish ends on a healthy broker, and that one caller's error affects no other.
 
 use std::collections::BTreeSet;
 use std::thread;

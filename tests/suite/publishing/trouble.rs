@@ -1,4 +1,5 @@
-//! Publishing while the broker is blocked, frozen or half gone: every call ends, and says whether the broker may have it.
+//! Tests of publishing while the broker is blocked, frozen or half gone: every call ends, and says
+//! whether the broker may have the message.
 
 use std::thread;
 
@@ -6,12 +7,14 @@ use rungmq::{Ack, Connection, Envelope, Message, Publish, PublishError};
 
 use crate::harness::observed::{Observed, SOON, diary, fixed, unacknowledged};
 use crate::harness::wait::{Stopwatch, timed};
-use crate::harness::{Flow, Node, Proxy, Vhost, Way, secs, wait_until};
+use crate::harness::{Flow, Proxy, Vhost, Way, secs, wait_until};
+use crate::suite::BorrowedNode;
 
 /// The text every AceMQ library has for it.
 const BLOCKED: &str = "the broker has blocked this connection; publishing is paused";
 
-/// Publishes on a thread of its own: a call that never returned would hang the tests instead of failing one.
+/// Publishes on a thread of its own: a call that never returned would hang the tests instead of
+/// failing one.
 #[track_caller]
 fn publish(service: &Observed, payload: u64) -> Result<Envelope, PublishError> {
     let mq = service.mq.clone();
@@ -22,7 +25,7 @@ fn publish(service: &Observed, payload: u64) -> Result<Envelope, PublishError> {
 
 #[test]
 fn publish_under_memory_alarm_is_refused_then_resumes() {
-    let node = Node::start();
+    let node = BorrowedNode::take();
     let vhost = Vhost::on(&node);
     let service = Observed::on(&vhost);
     service.declare(&fixed(1, 0.0));
@@ -54,7 +57,7 @@ fn publish_under_memory_alarm_is_refused_then_resumes() {
     assert!(took < secs(5), "{took:?}");
     assert_eq!(service.published("", "refused"), declined + 1);
 
-    // What is consumed and accepted is settled all the same, and a copy waits unsent instead of being handed back.
+    // What is accepted is settled all the same, and a copy waits unsent instead of being requeued.
     service.mq.consume("q", handle).unwrap();
     wait_until(SOON, "all but the rejected one are accepted", || {
         let accepted = read.attempts(0).len() + read.attempts(2).len();
@@ -79,13 +82,14 @@ fn publish_under_memory_alarm_is_refused_then_resumes() {
 
 #[test]
 fn the_first_publish_of_a_process_ends_also_under_an_alarm() {
-    let node = Node::start();
+    let node = BorrowedNode::take();
     let vhost = Vhost::on(&node);
     vhost.raw().classic("q");
     node.memory_alarm(true);
     let builder = Connection::builder(vhost.url()).confirm_timeout(secs(1));
     let service = Observed::with(builder);
-    // The broker blocks a connection only once it publishes, so how the first one ends is its choice.
+    // The broker blocks a connection only once it publishes, so how the first one ends is its
+    // choice.
     let (_, took) = timed(|| publish(&service, 1));
     assert!(took < SOON, "{took:?}");
     wait_until(SOON, "publishing is declined", || {
@@ -99,7 +103,7 @@ fn the_first_publish_of_a_process_ends_also_under_an_alarm() {
 
 #[test]
 fn publish_to_frozen_broker_ends_unknown_at_confirm_timeout() {
-    let node = Node::start();
+    let node = BorrowedNode::take();
     let vhost = Vhost::on(&node);
     vhost.raw().classic("q");
     let builder = Connection::builder(vhost.url()).confirm_timeout(secs(1));
@@ -134,7 +138,7 @@ fn publish_to_frozen_broker_ends_unknown_at_confirm_timeout() {
 
 #[test]
 fn a_publish_that_finds_no_publishing_connection_is_not_sent() {
-    let node = Node::start();
+    let node = BorrowedNode::take();
     let vhost = Vhost::on(&node);
     let builder = Connection::builder(vhost.url())
         .confirm_timeout(secs(1))
@@ -149,6 +153,8 @@ fn a_publish_that_finds_no_publishing_connection_is_not_sent() {
     assert!(took < secs(10), "{took:?}");
     let (_, took) = timed(|| service.mq.close_within(secs(1)));
     assert!(took < secs(5), "{took:?}");
+    // Deleting the virtual host would wait for a frozen node.
+    node.thaw();
 }
 
 #[test]

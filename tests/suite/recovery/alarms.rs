@@ -1,4 +1,4 @@
-//! A memory alarm: publishing pauses, consuming does not, and nothing is doubled.
+//! Tests of a memory alarm: publishing pauses, consuming does not, and nothing is doubled.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,13 +11,13 @@ use crate::harness::observed::{SOON, diary, fixed, now, wait_until_empty};
 use crate::harness::wait::let_pass;
 use crate::harness::{Node, Vhost, holds_for, secs, wait_until};
 use crate::suite::shutdown::alone::{alone, full_name, nothing};
-use crate::suite::steady;
+use crate::suite::{BorrowedNode, steady};
 
 const BLOCKED: &str = "the broker has blocked this connection; publishing is paused";
 
 #[test]
 fn alarm_during_retries_delays_only_copies() {
-    let node = Node::start();
+    let node = BorrowedNode::take();
     let vhost = Vhost::on(&node);
     // Far shorter than the alarm: its clock must stand still meanwhile.
     let builder = Connection::builder(vhost.url()).confirm_timeout(secs(3));
@@ -35,7 +35,8 @@ fn alarm_during_retries_delays_only_copies() {
         }
     };
     let raw = vhost.raw();
-    // All of it stands in the queue before the alarm, which blocks the test's own publishing as well.
+    // All of it stands in the queue before the alarm, which blocks the test's own publishing as
+    // well.
     for payload in 0..300 {
         send(&raw, "q", payload, 1);
     }
@@ -155,7 +156,8 @@ fn ticks(name: &str) -> u64 {
     ticks.sum()
 }
 
-/// A copy is written and the broker blocks, so that its confirm is overdue for as long as the alarm lasts.
+/// A copy is written and the broker blocks, so that its confirm is overdue for as long as the alarm
+/// lasts.
 #[test]
 fn overdue_confirm_under_an_alarm_keeps_no_thread_busy() {
     alone(

@@ -1,4 +1,4 @@
-//! The broker itself is killed, started, and started as if it were new.
+//! Test of a broker that is killed, started, and started without its data.
 
 use rungmq::HealthStatus;
 

@@ -1,4 +1,5 @@
-//! One consumer loses its channel or its queue: it alone subscribes again, paced, and the others notice nothing.
+//! Tests of the loss of one channel or queue: its consumer alone subscribes again, at a pace, and
+//! others are not affected.
 
 use amiquip::AmqpProperties;
 use crossbeam_channel::{bounded, unbounded};
@@ -12,7 +13,7 @@ use crate::harness::only_on_rabbitmq;
 use crate::harness::wait::timed;
 use crate::harness::{Node, Proxy, Raw, Vhost, holds_for, secs, wait::let_pass, wait_until};
 
-/// How many channels the connections of the library have.
+/// How many channels there are on the virtual host, the raw client's included.
 #[track_caller]
 fn channels(vhost: &Vhost<'_>) -> usize {
     vhost.list_channels(&["pid"]).len()

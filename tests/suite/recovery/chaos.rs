@@ -1,4 +1,4 @@
-//! Connections closed at random in the middle of everything: every message is accounted for.
+//! Test of connections that are closed at random: every message is accounted for.
 
 use std::collections::HashMap;
 
@@ -75,7 +75,7 @@ fn random_connection_closes_lose_no_retry_and_no_dead_letter() {
         let second = seen.len() - first;
         assert!(seen.iter().all(|seen| seen.attempt <= 2), "{seen:?}");
         assert!(seen.iter().all(|seen| seen.id == id(n)));
-        // Whatever came again had been delivered before: nothing but the library's copies is new.
+        // A message that comes again was delivered before: only the library's copies are new.
         let fresh = |attempt| {
             let fresh = seen
                 .iter()

@@ -1,4 +1,4 @@
-//! While the connection is down every call comes back at once, and says so.
+//! Tests of calls while the connection is down: each returns promptly with an error that says so.
 
 use std::thread;
 
@@ -111,7 +111,7 @@ fn down_with_work(
     (service, story, release)
 }
 
-/// Nothing is dialled after the close, which comes back at once.
+/// Checks that the close returns promptly and that nothing is dialled after it.
 #[track_caller]
 fn ends_with_the_close(service: &Observed, proxy: &Proxy, vhost: &Vhost<'_>) {
     close_at_once(&service.mq);

@@ -1,4 +1,4 @@
-//! What is left behind in the process: no thread, no lock that is held for ever.
+//! Tests that losses leave no thread and no lock behind in the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +50,8 @@ fn losing_the_connection_many_times_leaves_no_thread_behind() {
     );
 }
 
-/// A handler that holds the last handle of its connection is dropped when the connection gives up, and the handle with it.
+/// A handler that holds the last handle of its connection is dropped when the connection gives up,
+/// and the handle with it.
 #[test]
 fn giving_up_with_the_last_handle_in_a_handler_ends_all() {
     alone(

@@ -1,4 +1,5 @@
-//! A limit to the attempts: at it the connection counts as closed, and everybody is told.
+//! Test of the limit of attempts: when it is reached, the connection counts as closed and every
+//! call says so.
 
 use std::thread;
 

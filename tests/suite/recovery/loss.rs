@@ -1,4 +1,4 @@
-//! A connection that is lost and not to be recovered ends: everybody is told, nothing hangs, and the broker has the
+//! Tests of a loss without recovery: every call says so, nothing hangs, and the broker has the
 //! messages back.
 
 use std::thread;
@@ -9,7 +9,8 @@ use crate::harness::observed::{Observed, Reader, SOON, diary, fixed};
 use crate::harness::wait::timed;
 use crate::harness::{Flow, Node, Proxy, Raw, Vhost, Way, secs, wait_until};
 
-/// A service in the middle of everything: one handler runs, one message waits for its retry, one is not started.
+/// A service in the middle of everything: one handler runs, one message waits for its retry, one is
+/// not started.
 struct Busy {
     service: Observed,
     consumer: Consumer,

@@ -1,4 +1,5 @@
-//! Losing the broker and losing nothing: connections are made again, consumers go on, and every message is accounted for.
+//! Tests of recovery: connections are made again, consumers go on, and every message is accounted
+//! for.
 
 mod alarms;
 mod brokers;
@@ -194,7 +195,7 @@ fn assert_lost<T: Debug>(result: Result<T, Error>) {
     assert!(matches!(error, Error::ConnectionLost { .. }), "{error}");
 }
 
-/// A close waits for nothing that is being tried again.
+/// Checks that a close waits for nothing that is being retried.
 #[track_caller]
 fn close_at_once(mq: &Connection) {
     let (closed, took) = timed(|| mq.close());
@@ -210,7 +211,7 @@ fn a_queue() -> (String, Vhost<'static>) {
     alone::address(vhost)
 }
 
-/// Puts a message into `queue` as somebody who does not use the library would.
+/// Puts a message into `queue` as a client without the library would.
 #[track_caller]
 fn send(raw: &Raw, queue: &str, payload: u64, attempt: i64) {
     let properties = AmqpProperties::default()

@@ -1,4 +1,5 @@
-//! A publisher in a loop while the broker comes and goes: every publish has an answer, and the answer is true.
+//! Tests of publishing in a loop while the broker comes and goes: every publish has a result, and
+//! it is true.
 
 use std::collections::HashMap;
 use std::thread;
@@ -116,7 +117,7 @@ fn publish_loop_during_outage_is_bounded() {
             while refused < 50_000 || now() - down < secs(5) {
                 let asked = now();
                 match answer(publish()) {
-                    Answer::Has => panic!("who has it?"),
+                    Answer::Has => panic!("a broker that is down has confirmed it"),
                     Answer::HasNot => refused += 1,
                     Answer::Unknown => assert!(refused == 0, "it was known to be down"),
                 }

@@ -1,4 +1,4 @@
-//! A connection that is lost is made again, soon and with growing pauses, and says so.
+//! Tests of reconnecting: soon, with growing pauses, and announced to observers.
 
 use std::thread;
 
@@ -134,7 +134,8 @@ fn short_lived_connections_are_followed_by_pauses() {
         proxy.cut();
         story.wait_for_recoveries(n);
     }
-    // The first is not preceded by a pause, the second and later ones are: none of them lived for long.
+    // The first is not preceded by a pause, the second and later ones are: none of them lived for
+    // long.
     let took = now() - began;
     assert!(took >= secs(3.0 * 0.4), "{took:?}");
     assert_eq!(story.losses().len(), 4);

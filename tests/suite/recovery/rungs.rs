@@ -1,4 +1,4 @@
-//! Copies that do not land, many of them or for long: each message is accounted for.
+//! Tests of copies that do not land, many of them or for long: each message is accounted for.
 
 use amiquip::AmqpValue;
 use rungmq::{Ack, Message, RetryPolicy};

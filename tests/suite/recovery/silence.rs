@@ -1,4 +1,4 @@
-//! A broker or a network that says nothing any more: heartbeats tell, and nobody hangs meanwhile.
+//! Tests of a silent broker or network: heartbeats detect it, and no call hangs meanwhile.
 
 use std::thread;
 
@@ -8,7 +8,8 @@ use rungmq::{Connection, Error, HealthStatus, Message};
 use super::{Story, consumers_on, one_consumer, told_by, wait_until_down, wait_until_up};
 use crate::harness::observed::{Observed, SOON, diary, fixed, now};
 use crate::harness::wait::timed;
-use crate::harness::{Flow, Node, Proxy, Vhost, Way, secs, wait::let_pass, wait_until};
+use crate::harness::{Flow, Proxy, Vhost, Way, secs, wait::let_pass, wait_until};
+use crate::suite::BorrowedNode;
 
 #[test]
 fn long_running_handler_keeps_its_connection() {
@@ -33,7 +34,7 @@ fn long_running_handler_keeps_its_connection() {
 
 #[test]
 fn frozen_broker_is_noticed_by_heartbeats_and_nothing_hangs() {
-    let node = Node::start();
+    let node = BorrowedNode::take();
     let vhost = Vhost::on(&node);
     vhost.raw().classic("q");
     let builder = Connection::builder(vhost.url()).connect_timeout(secs(2));
@@ -115,7 +116,8 @@ impl Half {
         }
     }
 
-    /// The loss is noticed, what is under way ends as unknown, and everything goes on when the network is back.
+    /// The loss is noticed, what is under way ends as unknown, and everything goes on when the
+    /// network is back.
     #[track_caller]
     fn survives(self, way: Way) {
         let Self {
@@ -130,7 +132,7 @@ impl Half {
         let began = now();
         thread::scope(|scope| {
             let publish = scope.spawn(|| service.mq.publish("", "q", &2));
-            // The outcome is known while nobody knows yet that the network is gone.
+            // The handler ends before the loss of the network is noticed.
             release.send(()).unwrap();
             let error = publish.join().unwrap().unwrap_err();
             assert!(error.is_unknown(), "{error}");

@@ -1,4 +1,4 @@
-//! What a lost channel leaves behind: handlers that still run, waits, deliveries that nobody has started.
+//! Tests of what a lost channel leaves behind: running handlers, waits, and unstarted deliveries.
 
 use amiquip::AmqpProperties;
 use crossbeam_channel::{bounded, unbounded};
@@ -42,7 +42,7 @@ fn outcomes_of_handlers_whose_channel_was_lost_are_thrown_away() {
         }
     };
     let consumer = service.mq.consumer("q").retry_policy(policy);
-    // One permit is left, so that it subscribes again at once.
+    // One permit is left, so that the consumer subscribes again while the handlers run.
     let consumer = consumer.concurrency(6).start(handle).unwrap();
     start_handlers(&service, &read, 1..=5);
     vhost.close_connections();

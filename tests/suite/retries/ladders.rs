@@ -1,4 +1,4 @@
-//! Rungs as a live broker has them: delays of any size, in any mix, from several services.
+//! Tests of rungs on a broker: delays of any size, in any mix, from several services.
 
 use amiquip::AmqpProperties;
 use rungmq::{Ack, Connection, Error, LadderError, Queue, RetryLadder, RetryPolicy, Topology};
@@ -125,7 +125,7 @@ fn delay_beyond_the_brokers_limit_declares_nothing() {
         let error = Topology::new().queue(queue).apply(&mq).unwrap_err();
         assert!(matches!(error, Error::Topology(_)), "{error:?}");
         assert!(error.to_string().contains("315360000000 ms"), "{error}");
-        // Spent in the consumer it is nobody's business.
+        // An in-consumer wait needs no rung, so the delay is accepted.
         mq.consumer("unused")
             .retry_policy(policy)
             .retry_threshold(Duration::ZERO)

@@ -1,4 +1,4 @@
-//! Retries whose rung is gone, and what asking for rungs costs the others.
+//! Tests of retries whose rung is gone, and of what asking for rungs costs other channels.
 
 use std::time::Duration;
 
@@ -192,7 +192,7 @@ fn refusing_source_queue_requeues_with_growing_pauses() {
     hands_back_and_recovers(&vhost, &service, 0.01);
 }
 
-/// A policy under which the broker nacks whatever is published to `queue`.
+/// Sets a policy under which the broker nacks everything that is published to `queue`.
 fn refuse(vhost: &Vhost<'_>, queue: &str) {
     let pattern = format!("^{}$", queue.replace('.', "\\."));
     let definition = serde_json::json!({"max-length": 0, "overflow": "reject-publish"});

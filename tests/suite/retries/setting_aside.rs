@@ -1,4 +1,4 @@
-//! Messages that are to be set aside while their dead-letter or parked queue is gone, forbidden or full.
+//! Tests of dead-lettering and parking while the target queue is gone, forbidden or full.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn consume(service: &Observed, failure: SetAsideFailure) -> Reader {
     read
 }
 
-/// A policy under which the broker nacks whatever is published to `queue`.
+/// Sets a policy under which the broker nacks everything that is published to `queue`.
 fn refuse(vhost: &Vhost<'_>, queue: &str) {
     let pattern = format!("^{}$", queue.replace('.', "\\."));
     let definition = json!({"max-length": 0, "overflow": "reject-publish"});
@@ -105,7 +105,7 @@ fn copy_landing_on_a_returned_queue_restores_health() {
     });
 }
 
-/// A user who may configure nothing from now on.
+/// A service whose user has no configure permission from now on.
 fn service_without_rights(vhost: &Vhost<'_>, user: &str) -> Observed {
     let node = vhost.node();
     node.add_user(user, "secret");

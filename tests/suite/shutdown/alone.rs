@@ -1,4 +1,4 @@
-//! Running a test in a process of its own, where no other test's threads disturb.
+//! Runs a test in a process of its own, without the threads of other tests.
 
 use std::fs;
 use std::process::Command;
@@ -17,10 +17,10 @@ macro_rules! full_name {
 }
 pub(crate) use full_name;
 
-/// Runs the test of this [`full_name`] again in a process of its own, and there, in place of everything else, `body`.
+/// Runs the test of this [`full_name`] again in a process of its own, where it runs `body` only.
 ///
-/// `prepare` runs on this side, or on the other one where the broker is in the process. It gives what the other side needs to
-/// know, and what must live until it has ended.
+/// `prepare` runs on this side, or on the other one where the broker is in the process. It gives
+/// what the other side needs to know, and what must live until that has ended.
 #[track_caller]
 pub(crate) fn alone<T>(name: &str, prepare: impl FnOnce() -> (String, T), body: impl FnOnce(&str)) {
     if let Ok(argument) = std::env::var(ALONE) {

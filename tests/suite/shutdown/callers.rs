@@ -1,4 +1,5 @@
-//! Who may close, cancel and wait: any thread, a handler, several at once, twice.
+//! Tests of close, cancel and wait from any thread: from handlers, from several threads,
+//! repeatedly.
 
 use std::time::Duration;
 
@@ -152,7 +153,8 @@ fn handler_waiting_for_the_connection_holds_up_no_close() {
     stage.wait_for_outcomes(Q, "acked", 1);
 }
 
-/// A main thread that returns from `wait` ends the process: what a handler did right after its close would be lost.
+/// A main thread that returns from `wait` ends the process: what a handler did right after its
+/// close would be lost.
 #[test]
 fn wait_lasts_until_the_closing_handler_is_settled() {
     let stage = Stage::new();
@@ -226,7 +228,7 @@ fn second_close_and_cancel_succeed_after_a_failed_one() {
         stage.mq.close_within(Duration::MAX).unwrap();
         stage.mq.wait().unwrap();
         consumer.cancel(secs(20)).unwrap_or_else(|error| {
-            // Its handler still runs, and nobody has cancelled it before.
+            // Its handler still runs, and this is the first cancel.
             assert!(error.drain_timeout().is_some(), "{error}");
         });
         consumer.cancel(secs(20)).unwrap();

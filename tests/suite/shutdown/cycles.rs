@@ -1,4 +1,4 @@
-//! Starting and stopping again and again.
+//! Tests of starting and stopping many times.
 
 use std::time::Duration;
 
@@ -77,7 +77,8 @@ fn limited(raw: &Raw) {
     );
 }
 
-/// Every restart hands back what was received and not started, and each of those counts for a quorum queue.
+/// Every restart requeues what was received and not started, and a quorum queue counts each of
+/// those.
 #[test]
 fn ten_restarts_stay_below_a_delivery_limit_of_20() {
     let stage = Stage::new();

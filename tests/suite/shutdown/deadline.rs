@@ -1,4 +1,4 @@
-//! What happens at a deadline, and what is said about it.
+//! Tests of what happens at a deadline, and of what is reported about it.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use super::*;
 use crate::harness::holds_for;
 use crate::harness::wait::timed;
 
-/// A consumer of a new queue, with the message `waits` in its wait and a handler that is held with the message `runs`.
+/// A consumer of a new queue, with the message `waits` in its wait and a handler that is held with
+/// the message `runs`.
 #[track_caller]
 fn busy(stage: &Stage, queue: &str, gate: &Gate) -> Consumer {
     stage.raw.classic(queue);

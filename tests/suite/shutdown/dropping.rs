@@ -1,4 +1,4 @@
-//! Dropping handles.
+//! Tests of dropping handles.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::*;
 use crate::harness::wait::timed;
 use crate::harness::{Node, holds_for};
 
-/// Hands the only handle of a connection over to somebody else.
+/// Passes the only handle of a connection to a handler.
 type Owned = Arc<Mutex<Option<Connection>>>;
 
 #[track_caller]

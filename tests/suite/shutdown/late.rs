@@ -1,4 +1,4 @@
-//! Handlers that outlive the deadline, and copies that are on their way when it is set.
+//! Tests of handlers that outlive the deadline, and of copies that are on their way when it is set.
 
 use std::time::Duration;
 
@@ -111,7 +111,8 @@ fn late_outcome_after_close_is_discarded_on_every_path() {
     }
 }
 
-/// Case 23, for every path, and in two ways: on a new connection, and on the same one.
+/// Late handlers, for every way to end, beside new consumers: on a new connection or on the same
+/// one.
 #[track_caller]
 fn late_while_others_consume(stop: impl FnOnce(&Stage, &[Consumer]) -> (Connection, Registry)) {
     let stage = Stage::new();
@@ -119,7 +120,8 @@ fn late_while_others_consume(stop: impl FnOnce(&Stage, &[Consumer]) -> (Connecti
     let consumers = all_ways(&stage, &gate.held());
     let (mq, registry) = stop(&stage, &consumers);
 
-    // The new consumers have their own deliveries out, under the same tags, when the late outcomes come.
+    // The new consumers have their own deliveries out, under the same tags, when the late outcomes
+    // come.
     let (seen, again) = (Log::default(), Gate::new());
     let anew: Vec<_> = WAYS
         .iter()
@@ -245,7 +247,8 @@ fn with_both_connections() -> (Stage, Proxy) {
     (stage, proxy)
 }
 
-/// Lets the handler dead-letter its message. The copy reaches the broker; its confirm does not reach us.
+/// Lets the handler dead-letter its message. The copy reaches the broker; its confirm does not come
+/// back.
 #[track_caller]
 fn copy_without_confirm(stage: &Stage, proxy: &Proxy, gate: Gate) {
     proxy.swallow(Way::ToClient);
@@ -277,7 +280,7 @@ fn unconfirmed_dead_letter_is_stranded_at_the_deadline() {
     let timeout = drain_timeout(in_time(secs(1), || stage.mq.close_within(secs(1))));
     assert_eq!(stranded(&timeout), [(Q, 1)]);
     assert_eq!(timeout.deliveries()[0].message_id, "1");
-    // Doubled, as it must be where nobody knows: never lost.
+    // Doubled, as the confirm is unknown: never lost.
     stage.comes_back(Q, &[("1", 2)]);
     stage.comes_back("orders.new.dlq", &[("1", 2)]);
 }
@@ -292,7 +295,8 @@ fn cancel_reports_a_copy_without_confirm_at_its_deadline() {
     drop(stage.mq.close_within(Duration::ZERO));
 }
 
-/// The channel's polite close is what hangs here: the cancel was answered before the broker fell silent.
+/// The channel's polite close is what hangs here: the cancel was answered before the broker fell
+/// silent.
 #[test]
 fn cancel_reports_the_copy_when_the_broker_falls_silent() {
     let (stage, proxy) = with_both_connections();

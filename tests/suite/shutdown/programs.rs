@@ -1,4 +1,4 @@
-//! The example programs under signals, as an orchestrator sees them.
+//! Tests of the example programs under signals, as an orchestrator sends them.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,5 @@
-//! What stands on the broker already and is not what the library needs: one error at start that says all of it, and
-//! nobody else on the connection notices.
+//! Tests of existing queues and exchanges that conflict with what the library needs: a start ends
+//! with one error that says everything, and other consumers of the connection are not affected.
 
 use amiquip::{AmqpProperties, AmqpValue, ExchangeType, FieldTable};
 use rungmq::{Ack, Connection, Error, ExchangeKind, Queue, RetryLadder, RetryPolicy, Topology};
@@ -22,7 +22,7 @@ fn consume(mq: &Connection, queue: &str) -> Result<rungmq::Consumer, Error> {
         .start(|_: Any| Ack::accept())
 }
 
-/// The arguments of the rung of `q` for two seconds, with whatever `change` makes of them.
+/// The arguments of the rung of `q` for two seconds, after `change`.
 fn rung(change: impl FnOnce(&mut FieldTable)) -> FieldTable {
     let mut arguments = table([
         ("x-message-ttl", AmqpValue::LongLongInt(2000)),

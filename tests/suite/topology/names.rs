@@ -1,5 +1,5 @@
-//! Names that AMQP cannot carry, given or derived: an error before anything is sent. One that got out would cost
-//! everybody the connection.
+//! Tests of names that AMQP cannot carry, given or derived: they are errors before anything is
+//! sent, as the broker would close the connection.
 
 use amiquip::AmqpProperties;
 use rungmq::{
@@ -56,7 +56,8 @@ fn names_over_255_bytes_are_errors_before_anything_is_sent() {
     let sent = proxy.bytes(Way::ToBroker);
 
     let wide = |bytes: usize| "é".repeat(bytes / 2) + &"x".repeat(bytes % 2);
-    // 255 bytes hold the name but neither `.dlq` nor `.parked`; 249 hold the first only; 248 have no room for `.retry.2s`.
+    // 255 bytes hold the name but neither `.dlq` nor `.parked`; 249 hold the first only; 248 have
+    // no room for `.retry.2s`.
     for (bytes, part) in [
         (256, "queue"),
         (1000, "queue"),

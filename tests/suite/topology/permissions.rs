@@ -1,4 +1,5 @@
-//! Users who may not declare: they consume where everything stands, and are told what is missing where it does not.
+//! Tests of users without configure permission: they consume where everything is declared, and get
+//! an error that names what is missing where it is not.
 
 use amiquip::AmqpProperties;
 use log::Level;
@@ -30,7 +31,7 @@ fn topology(queue: &str) -> Topology {
         .bind(queue, format!("{queue}.events"), "order.*")
 }
 
-/// A connection as a user who may do only this.
+/// A connection of a user with only these permissions.
 #[track_caller]
 fn connect_as(vhost: &Vhost<'_>, configure: &str, write: &str, read: &str) -> Connection {
     let user = format!("user-of-{}", vhost.name());

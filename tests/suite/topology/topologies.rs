@@ -1,4 +1,5 @@
-//! Topologies on a live broker: what the plan says is what stands, and a plan with a problem declares nothing.
+//! Tests of topologies on a broker: what the plan says is declared, and a plan with a problem
+//! declares nothing.
 
 use amiquip::AmqpProperties;
 use rungmq::{Ack, Connection, Error, ExchangeKind, Queue, RetryPolicy, Topology};
@@ -84,7 +85,7 @@ fn the_plan_is_what_stands_afterwards() {
         .bind("own", "amq.topic", "#");
     let plan = topology.plan().unwrap();
     topology.apply(&mq).unwrap();
-    // The broker makes every exclusive queue transient, whatever was asked for.
+    // The broker makes every exclusive queue transient.
     let plan = plan
         .to_string()
         .replace("(durable, exclusive)", "(transient, exclusive)");
@@ -140,7 +141,8 @@ fn topology_with_problems_declares_nothing_and_names_all() {
     mq.close().unwrap();
 }
 
-/// The broker itself dead-letters by the name that was chosen; the library's own copies reach the queue by its name.
+/// The broker itself dead-letters by the name that was chosen; the library's own copies reach the
+/// queue by its name.
 #[test]
 fn renamed_dead_letter_exchange_takes_expired_messages() {
     let vhost = Vhost::new();
