@@ -17,8 +17,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::Node;
 use crate::harness::wait::{Stopwatch, wait_for};
+use crate::harness::{IN_PROCESS, Node};
 
 /// Nodes that a test is done with; the next one takes them over, as a start takes seconds.
 static FREE_NODES: Mutex<Vec<Node>> = Mutex::new(Vec::new());
@@ -47,8 +47,9 @@ impl Deref for BorrowedNode {
 
 impl Drop for BorrowedNode {
     fn drop(&mut self) {
-        // What a failed test leaves behind is not known.
-        if let Some(node) = self.0.take().filter(|_| !thread::panicking()) {
+        // What a failed test leaves behind is not known, and an embedded broker keeps its queues.
+        let reusable = !IN_PROCESS && !thread::panicking();
+        if let Some(node) = self.0.take().filter(|_| reusable) {
             node.thaw();
             node.memory_alarm(false);
             let mut free = FREE_NODES.lock().unwrap_or_else(PoisonError::into_inner);
