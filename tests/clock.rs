@@ -1,4 +1,5 @@
-//! The test clock, as a service's tests use it: a schedule of hours, the same every time, in milliseconds.
+//! Tests of the test clock as a service's tests use it: schedules of hours that repeat exactly, in
+//! milliseconds.
 
 #![allow(clippy::disallowed_methods, reason = "what is measured is real time")]
 
@@ -71,10 +72,11 @@ fn six_hours() -> (Vec<(Duration, u32, bool)>, String, Duration) {
 }
 
 #[test]
-fn six_hours_with_an_age_limit_and_two_restarts_have_one_result_a_thousand_times() {
+fn six_hours_with_two_restarts_repeat_exactly() {
     let (attempts, reason, elapsed) = six_hours();
     let seconds: Vec<u64> = attempts.iter().map(|(at, ..)| at.as_secs()).collect();
-    // 10 s doubling to an hour: the first two waits are spent in the consumer, at the middle of their jitter.
+    // 10 s doubling to an hour: the first two waits are spent in the consumer, at the middle of
+    // their jitter.
     assert_eq!(
         seconds,
         [
@@ -99,7 +101,7 @@ fn six_hours_with_an_age_limit_and_two_restarts_have_one_result_a_thousand_times
 }
 
 #[test]
-fn hand_backs_are_paced_by_the_clock() {
+fn requeues_are_paced_by_the_clock() {
     let clock = TestClock::new();
     let broker = MemoryBroker::with_clock(&clock);
     let policy = RetryPolicy::fixed(2, hours(1)).unwrap();
@@ -127,7 +129,7 @@ fn hand_backs_are_paced_by_the_clock() {
 }
 
 #[test]
-fn a_broker_that_is_gone_for_hours_is_found_again_within_the_longest_pause() {
+fn reconnect_after_hours_comes_within_the_longest_pause() {
     let clock = TestClock::new();
     let broker = MemoryBroker::with_clock(&clock);
     let policy = RetryPolicy::none();
@@ -151,8 +153,7 @@ fn a_broker_that_is_gone_for_hours_is_found_again_within_the_longest_pause() {
 }
 
 #[test]
-fn a_wait_that_ends_while_the_broker_is_down_comes_home_to_a_classic_queue_and_to_no_quorum_queue()
-{
+fn wait_ending_while_broker_is_down_reaches_classic_queue_only() {
     for (is_classic, expected) in [(true, vec![1, 2]), (false, vec![1])] {
         let clock = TestClock::new();
         let broker = MemoryBroker::with_clock(&clock);

@@ -1,4 +1,4 @@
-//! Where a message goes when it is tried again, and where it once came from.
+//! Tests of where a retry goes, and of the address a message was first published to.
 
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use crate::harness::only_on_rabbitmq;
 use crate::harness::{holds_for, wait_until};
 
 only_on_rabbitmq! { "direct reply-to";
-/// Case 4.
 #[test]
 fn a_request_is_answered_on_its_second_attempt() {
     let stage = Stage::new();
@@ -54,7 +53,6 @@ fn a_request_is_answered_on_its_second_attempt() {
 }
 }
 
-/// Case 5.
 #[test]
 fn a_retry_reaches_its_own_queue_only() {
     let stage = Stage::bare();
@@ -90,9 +88,8 @@ fn a_retry_reaches_its_own_queue_only() {
     assert_eq!((a.all(), b.all()), (vec![1, 2, 3, 4], vec![1]));
 }
 
-/// Case 6.
 #[test]
-fn a_message_knows_where_it_was_first_published_on_every_attempt() {
+fn original_address_is_known_on_every_attempt() {
     let stage = Stage::new();
     stage.raw.exchange("events", ExchangeType::Topic);
     stage.raw.bind(Q, "events", "order.#");
@@ -135,7 +132,7 @@ fn a_message_knows_where_it_was_first_published_on_every_attempt() {
 }
 
 #[test]
-fn the_first_address_of_a_message_that_came_straight_is_the_default_exchange() {
+fn original_address_of_a_direct_send_is_the_default_exchange() {
     let stage = Stage::new();
     stage.send("1");
     let addresses = Seen::default();
@@ -156,7 +153,6 @@ fn the_first_address_of_a_message_that_came_straight_is_the_default_exchange() {
     assert_eq!(parked.header_text("x-original-routingKey"), Some(Q));
 }
 
-/// Case 7.
 #[test]
 fn nothing_is_rejected_after_a_copy() {
     let stage = Stage::new();
@@ -199,7 +195,7 @@ fn nothing_is_rejected_after_a_copy() {
 }
 
 #[test]
-fn the_first_address_of_what_the_broker_dead_lettered_is_known_too() {
+fn original_address_survives_the_brokers_dead_lettering() {
     let stage = Stage::bare();
     Topology::new()
         .exchange("events", ExchangeKind::Topic)

@@ -1,4 +1,4 @@
-//! `x-acemq-attempt` of every shape: the right attempt, an end, and no panic.
+//! Tests of `x-acemq-attempt` of every type: the attempt is read, the message ends, nothing panics.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ fn shapes() -> Vec<(&'static str, AmqpValue, u32)> {
 }
 
 #[test]
-fn an_attempt_of_any_shape_is_read_and_the_message_comes_to_an_end() {
+fn attempt_header_of_any_type_is_read_and_the_message_ends() {
     logs::capture();
     let stage = Stage::new();
     let shapes = shapes();
@@ -113,7 +113,8 @@ fn a_saturated_attempt_goes_no_further() {
     stage
         .raw
         .send(Q, "1", AmqpProperties::default().with_headers(headers));
-    // As many attempts as there can be: it is retried once more, and the header neither wraps nor changes its type.
+    // The policy allows as many attempts as there can be, so the message is retried once more; the
+    // header neither wraps nor changes its type.
     let policy = rungmq::RetryPolicy::fixed(u32::MAX, super::THRESHOLD / 10).unwrap();
     let seen = Seen::default();
     let attempts = seen.clone();

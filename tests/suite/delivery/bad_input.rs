@@ -1,4 +1,4 @@
-//! Bodies nobody can read, and other headers of the wrong kind.
+//! Tests of bodies that cannot be decoded and of headers of the wrong type.
 
 use std::time::Duration;
 
@@ -17,7 +17,6 @@ struct Order {
     quantity: u32,
 }
 
-/// Case 37.
 #[test]
 fn a_body_that_cannot_be_decoded_is_parked_and_no_handler_runs() {
     let bodies: [(&[u8], Option<&str>, &str); 7] = [
@@ -108,7 +107,7 @@ fn a_type_that_is_nearly_json_is_decoded() {
     stage.settled(&[("acked", types.len() as u64)]);
 }
 
-/// A codec of somebody's own, with every way to fail.
+/// A codec of the application that fails in every way.
 struct Moody;
 
 impl Decode<u8> for Moody {
@@ -126,7 +125,7 @@ impl Decode<u8> for Moody {
 }
 
 #[test]
-fn a_codec_of_ones_own_parks_what_it_refuses_and_what_it_panics_over() {
+fn custom_codec_parks_what_it_refuses_or_panics_over() {
     let stage = Stage::new();
     stage
         .raw
@@ -203,7 +202,7 @@ fn each_codec_reads_what_is_its_own() {
 }
 
 #[test]
-fn reserved_headers_of_the_wrong_kind_neither_panic_nor_get_lost() {
+fn reserved_headers_of_wrong_types_cause_no_panic_and_no_loss() {
     use AmqpValue as V;
     let odd = || {
         vec![

@@ -1,4 +1,5 @@
-//! Copies carry what belongs to the message, reach its own queue only, and leave its first address known.
+//! Tests that copies carry what belongs to the message, reach only its own queue, and keep its
+//! original address.
 
 use amiquip::{AmqpProperties, AmqpValue, FieldTable};
 use amq_protocol_types::DecimalValue;
@@ -82,7 +83,7 @@ impl Hop {
     }
 }
 
-/// What every copy must have, whatever it was copied for.
+/// Checks what every kind of copy must have.
 #[track_caller]
 fn assert_carried(copy: &Got, attempt: i32) {
     let properties = &copy.properties;
@@ -110,7 +111,7 @@ fn assert_carried(copy: &Got, attempt: i32) {
     assert_eq!(copy.text(), "1");
 }
 
-/// Case 1, for a message of each persistence.
+/// A message with all properties passes through rungs into the dead-letter queue.
 fn goes_through_everything(delivery_mode: u8) {
     let stage = Stage::classic();
     stage.raw.send(Q, "1", full(delivery_mode));
@@ -140,7 +141,7 @@ fn goes_through_everything(delivery_mode: u8) {
 }
 
 #[test]
-fn a_transient_message_keeps_everything_through_rungs_and_becomes_persistent() {
+fn transient_message_becomes_persistent_in_rungs_unchanged() {
     goes_through_everything(1);
 }
 
@@ -163,7 +164,7 @@ fn a_copy_lies_in_its_rung_with_everything_it_came_with() {
 }
 
 #[test]
-fn everything_is_kept_through_a_short_retry_and_into_the_parked_queue() {
+fn short_retry_and_parked_copy_keep_all_properties() {
     let stage = Stage::classic();
     stage.raw.send(Q, "1", full(1));
     let hops = Seen::default();
@@ -258,7 +259,7 @@ fn a_message_goes_round_the_same_rung_many_times() {
     stage.settled(&[("retried", 5), ("dead_lettered", 1)]);
 }
 
-/// Case 1: the copies outlive a restart, even of a message that would not have.
+/// The copies survive a restart, even those of a transient message.
 #[test]
 fn copies_survive_a_restart_of_the_broker() {
     let node = Node::start();

@@ -1,4 +1,4 @@
-//! Every delivery is counted once, with its outcome; so are the copies and the callers' publishes.
+//! Tests that deliveries, copies and publishes are each counted once, with their outcome.
 
 use amiquip::{AmqpProperties, ExchangeType};
 use rungmq::metrics::Snapshot;
@@ -12,7 +12,7 @@ fn counter(snapshot: &Snapshot, name: &str, labels: &[(&str, &str)]) -> u64 {
     snapshot.counter(name, labels)
 }
 
-/// Every value of a counter, whatever its labels.
+/// The sum of a counter over all its labels.
 fn total(snapshot: &Snapshot, name: &str) -> u64 {
     snapshot
         .iter()
@@ -59,7 +59,8 @@ fn every_delivery_is_counted_exactly_once() {
             })
         })
         .unwrap();
-    // Retried: 3 seconds, 2 nevers, 1 panic. Dead-lettered: 2 nevers, 2 fatals, 1 panic. Parked: 1, and 2 undecodable.
+    // Retried: 3 seconds, 2 nevers, 1 panic. Dead-lettered: 2 nevers, 2 fatals, 1 panic. Parked: 1,
+    // and 2 undecodable.
     stage.settled(&[
         ("acked", 8),
         ("retried", 6),
@@ -121,7 +122,7 @@ fn every_delivery_is_counted_exactly_once() {
         assert!(duration.sum() < 3.0, "{outcome} without the wait");
     }
 
-    // Nobody published but the library: one copy for each delivery that was not accepted.
+    // Only the library published: one copy for each delivery that was not accepted.
     let copies = [("exchange", ""), ("outcome", "confirmed")];
     assert_eq!(
         counter(&snapshot, "acemq.publish.total", &copies),

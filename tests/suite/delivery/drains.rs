@@ -1,4 +1,4 @@
-//! Answers that come while the consumer is being stopped.
+//! Tests of handlers that answer while their consumer drains.
 
 use std::thread;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{LIMIT, LONG_RUNG, Q, Seen, Stage, by_long_rung, soon};
 
-/// Has the handler give its answer after the drain began, on a connection that has never published anything.
+/// Lets the handler answer once the drain has begun, on a connection that has never published.
 fn answered_in_a_drain(
     policy: &RetryPolicy,
     answer: impl Fn() -> Result<Ack, FatalError> + Send + Sync + 'static,

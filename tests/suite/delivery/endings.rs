@@ -1,4 +1,4 @@
-//! Each way a handler can end, and where the message is then.
+//! Tests of each way a handler can end, and of where its message is afterwards.
 
 use std::io;
 use std::panic::panic_any;
@@ -10,7 +10,7 @@ use rungmq::{Ack, ConsumerBuilder, FatalError, Message, naming};
 use serde_json::Value;
 
 use super::{LIMIT, Seen, Stage, soon};
-use crate::harness::logs;
+use crate::harness::{logs, wait_until};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -62,7 +62,7 @@ fn a_message_is_accepted_by_every_answer_that_says_so() {
     }
 }
 
-/// The message's end in `{queue}.dlq` after three attempts, or at once.
+/// Checks that the message is in `{queue}.dlq`, after three attempts or after the first.
 #[track_caller]
 fn assert_dead(stage: &Stage, queue: &str, attempt: i64, reason: &str) {
     let dead = stage
@@ -282,10 +282,13 @@ fn each_message_set_aside_has_one_debug_line_without_its_body() {
             "logged-parked: debug-line-parked was parked: could not be decoded",
         ),
     ] {
-        let lines: Vec<String> = logs::captured_with(log::Level::Debug, id)
-            .into_iter()
-            .filter(|line| line.starts_with("DEBUG rungmq"))
-            .collect();
+        let lines = || {
+            let mut lines = logs::captured_with(log::Level::Debug, id);
+            lines.retain(|line| line.starts_with("DEBUG rungmq"));
+            lines
+        };
+        wait_until(LIMIT, "it is logged", || !lines().is_empty());
+        let lines = lines();
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].ends_with(line), "{lines:?}");
     }

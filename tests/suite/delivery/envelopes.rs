@@ -1,4 +1,4 @@
-//! What a publish puts on the wire, and what it refuses.
+//! Tests of what a publish puts on the wire, and of what it refuses.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ fn names(got: &Got) -> BTreeSet<&str> {
 }
 
 #[test]
-fn a_plain_publish_has_exactly_the_headers_and_types_of_the_contract() {
+fn plain_publish_has_exactly_the_contracts_headers() {
     let stage = Stage::classic();
     let before = epoch_millis();
     let envelope = stage.mq.publish("", Q, &vec![1, 2]).unwrap();
@@ -144,7 +144,7 @@ fn an_empty_optional_text_is_absent() {
 }
 
 #[test]
-fn an_application_may_not_publish_reserved_headers_and_hears_of_all_of_them() {
+fn reserved_headers_are_refused_and_all_of_them_named() {
     let stage = Stage::classic();
     let message = Publish::text("x")
         .routing_key(Q)
@@ -227,9 +227,9 @@ fn headers_of_every_type_reach_the_wire_as_they_were_given() {
     }
 }
 
-/// RabbitMQ cannot read them and would close the connection, for everybody who publishes on it.
+/// RabbitMQ cannot read them and would close the connection with all its publishers.
 #[test]
-fn a_float_that_is_no_number_is_refused_before_it_breaks_the_connection() {
+fn non_finite_float_header_is_refused_before_the_wire() {
     let stage = Stage::classic();
     for (value, name) in [
         (HeaderValue::F64(f64::NAN), "x"),
@@ -292,7 +292,7 @@ fn what_amqp_cannot_hold_is_refused_and_the_connection_lives() {
 }
 
 #[test]
-fn reserved_headers_of_a_newer_library_and_routes_are_carried_and_not_shown() {
+fn unknown_reserved_headers_are_carried_and_not_shown() {
     let stage = Stage::classic();
     let carried = || {
         vec![
@@ -348,7 +348,7 @@ fn reserved_headers_of_a_newer_library_and_routes_are_carried_and_not_shown() {
 }
 
 #[test]
-fn an_age_counts_from_the_first_publish_and_not_from_the_last_hop() {
+fn age_counts_from_the_first_publish() {
     let stage = Stage::new();
     let envelope = stage.mq.publish("", Q, &1).unwrap();
     let first_seen = envelope.first_seen_millis();

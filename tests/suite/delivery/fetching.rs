@@ -1,4 +1,5 @@
-//! `pull` takes one message out of a queue; `replay` moves dead letters back.
+//! Tests of `pull`, which takes one message out of a queue, and of `replay`, which moves dead
+//! letters back.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Reasons, headers, bodies and ids that are too large for a frame or a field: the copy arrives and the connection lives.
+//! Tests of reasons, headers, bodies and ids that are too large for a frame or a field: the copy
+//! arrives and the connection lives.
 
 use amiquip::{AmqpProperties, AmqpValue};
 use rungmq::{Ack, Bytes, Message, Publish, naming};
@@ -12,7 +13,8 @@ const FRAME_MAX: usize = 131_072;
 /// A frame's own bytes, and a content header's before its properties.
 const FRAME_OVERHEAD: usize = 8 + 14;
 
-/// Runs `work` and checks that no connection was lost over it, and that publishing and consuming go on.
+/// Runs `work` and checks that no connection was lost over it, and that publishing and consuming go
+/// on.
 #[track_caller]
 fn without_losing_the_connection(stage: &Stage, work: impl FnOnce()) {
     // The publishing socket is opened when first needed.
@@ -118,7 +120,7 @@ fn filling(name: &str) -> String {
 }
 
 #[test]
-fn headers_that_fill_their_frame_lose_the_largest_and_keep_what_counts() {
+fn headers_that_fill_the_frame_lose_the_largest() {
     logs::capture();
     let stage = Stage::classic();
     without_losing_the_connection(&stage, || {
@@ -146,7 +148,7 @@ fn headers_that_fill_their_frame_lose_the_largest_and_keep_what_counts() {
 }
 
 #[test]
-fn when_headers_do_not_fit_the_expendable_go_first_and_small_ones_stay() {
+fn oversized_headers_drop_expendable_before_small_ones() {
     let stage = Stage::classic();
     without_losing_the_connection(&stage, || {
         // 131 072 bytes hold these with all that they had when they came, but not what a copy adds.
@@ -234,7 +236,7 @@ fn ids_over_255_bytes_stay_in_their_header() {
 }
 
 #[test]
-fn a_copy_without_a_message_id_is_still_known_when_it_comes_back() {
+fn returned_copy_without_message_id_is_recognised() {
     // Returned copies are told apart by their id, which this one does not have on the wire.
     let stage = Stage::classic();
     let id = "i".repeat(300);
@@ -252,7 +254,7 @@ fn a_copy_without_a_message_id_is_still_known_when_it_comes_back() {
 }
 
 #[test]
-fn a_body_of_16_mib_goes_through_a_retry_and_into_the_dead_letter_queue() {
+fn body_of_16_mib_is_retried_and_dead_lettered() {
     let stage = Stage::classic();
     let body: Vec<u8> = (0..16 * 1024 * 1024_u32)
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)

@@ -1,4 +1,4 @@
-//! What a handler can ask of its message.
+//! Tests of what a message shows to its handler.
 
 use amiquip::{AmqpProperties, ExchangeType};
 use rungmq::{Bytes, CodecError, Encode, HeaderValue, Json, Message, Publish};
@@ -79,7 +79,7 @@ fn a_message_shows_all_that_came_with_it() {
 }
 
 #[test]
-fn a_message_of_a_stranger_has_an_envelope_all_the_same() {
+fn message_of_a_foreign_client_has_an_envelope() {
     let stage = Stage::classic();
     stage.raw.send(
         Q,
@@ -118,7 +118,7 @@ fn a_message_that_came_back_says_so() {
     assert_eq!(seen.all(), [(true, 1), (false, 2)]);
 }
 
-/// A codec of somebody's own.
+/// A codec of the application.
 struct Reversed;
 
 impl Encode<str> for Reversed {
@@ -183,7 +183,7 @@ fn payloads_are_written_by_the_codec_that_was_asked_for() {
 }
 
 #[test]
-fn a_header_that_looks_like_an_original_address_wins_over_the_delivery() {
+fn original_address_headers_win_over_the_delivery() {
     let stage = Stage::classic();
     let headers = table([
         ("x-original-exchange", "orders"),

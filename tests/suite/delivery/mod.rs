@@ -1,4 +1,4 @@
-//! A delivery's life and the copies made of it, on a real broker.
+//! Tests of a delivery from its receipt to its settlement, and of the copies made of it.
 
 mod addresses;
 mod bad_attempts;
@@ -33,7 +33,7 @@ pub(crate) const Q: &str = "orders.new";
 /// From here on a retry waits on the broker, in these tests.
 pub(crate) const THRESHOLD: Duration = Duration::from_millis(500);
 
-/// How long anything may take. Typical is a hundredth of it.
+/// The limit of every wait. Typical is a hundredth of it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 const OUTCOMES: [&str; 7] = [
@@ -94,7 +94,8 @@ impl Stage {
         self.mq.consumer(Q).retry_policy(policy.clone())
     }
 
-    /// Consumes [`Q`] with a handler that never has stock: each delivery is a retry. Gives what `look` sees of them.
+    /// Consumes [`Q`] with a handler that retries every delivery, and returns what `look` sees of
+    /// them.
     #[track_caller]
     pub(crate) fn retrying<S: Clone + Send + 'static>(
         &self,
@@ -111,7 +112,7 @@ impl Stage {
         seen
     }
 
-    /// A message of somebody who knows nothing of the library.
+    /// Sends a message without any header of the library.
     #[track_caller]
     pub(crate) fn send(&self, body: impl AsRef<[u8]>) {
         self.raw.send(Q, body, AmqpProperties::default());
@@ -129,7 +130,8 @@ impl Stage {
         self.raw.wait_for_get(&naming::parked_queue(Q), LIMIT)
     }
 
-    /// The sockets of everybody on the virtual host: a connection that died and came back is another one.
+    /// The processes behind all sockets on the virtual host: a connection that was made again has
+    /// another one.
     pub(crate) fn sockets(&self) -> Vec<String> {
         let rows = self.vhost.list_connections(&["pid"]);
         let mut pids: Vec<_> = rows.iter().map(|row| row["pid"].to_string()).collect();
@@ -154,13 +156,14 @@ impl Stage {
             .collect()
     }
 
-    /// Waits until the deliveries of [`Q`] ended exactly as listed, and nothing is left in it or on its way.
+    /// Waits until the deliveries of [`Q`] ended exactly as listed, and nothing is left in it or on
+    /// its way.
     #[track_caller]
     pub(crate) fn settled(&self, expected: &[(&'static str, u64)]) {
         self.settled_in(Q, expected);
     }
 
-    /// The same, whatever is left in the queue.
+    /// Waits until the deliveries of [`Q`] ended exactly as listed; messages may be left in it.
     #[track_caller]
     pub(crate) fn settled_counts(&self, expected: &[(&'static str, u64)]) {
         self.wait_for_outcomes(Q, expected);
@@ -181,11 +184,9 @@ impl Stage {
     pub(crate) fn settled_in(&self, queue: &str, expected: &[(&'static str, u64)]) {
         self.wait_for_outcomes(queue, expected);
         let labels = [("queue", queue)];
-        assert_eq!(
-            self.snapshot().gauge("acemq.consume.in.flight", &labels),
-            0,
-            "in flight"
-        );
+        wait_for_value(LIMIT, "what is in flight", &0, || {
+            self.snapshot().gauge("acemq.consume.in.flight", &labels)
+        });
         wait_for_value(LIMIT, &format!("what is left in {queue}"), &Some(0), || {
             self.vhost.queue(queue, &["messages"])?["messages"].as_u64()
         });

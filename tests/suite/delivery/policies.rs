@@ -1,4 +1,4 @@
-//! An operator's policy over the rungs (case 13).
+//! Tests of an operator's policy over the rungs.
 
 use rungmq::{Ack, Message, RetryPolicy};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ fn applies_to(stage: &Stage, rung: &str) -> bool {
 }
 
 #[test]
-fn a_shorter_ttl_brings_messages_home_early_and_their_attempts_are_right() {
+fn shorter_policy_ttl_returns_early_with_right_attempts() {
     let stage = Stage::new();
     over_the_rungs(&stage, &json!({"message-ttl": 300}));
     // Two waits of a minute each would pass every limit of this test.
@@ -62,7 +62,7 @@ fn a_rung_that_expired_costs_no_retry() {
 }
 
 #[test]
-fn a_full_rung_hands_back_at_a_pace_and_takes_the_message_once_it_can() {
+fn full_rung_requeues_paced_until_it_takes_the_message() {
     let stage = Stage::new();
     over_the_rungs(
         &stage,
@@ -93,7 +93,7 @@ fn a_full_rung_hands_back_at_a_pace_and_takes_the_message_once_it_can() {
     assert_eq!(calls[..2], [(1, 1, false), (2, 1, false)]);
     assert!(
         calls[2..].iter().all(|call| *call == (2, 1, true)),
-        "handed back with its attempt unchanged: {calls:?}"
+        "requeued with its attempt unchanged: {calls:?}"
     );
     let handed_back = calls.len() as u64 - 2;
     stage.settled(&[("retried", 2), ("handed_back", handed_back)]);

@@ -1,4 +1,4 @@
-//! The texts of `x-acemq-error`, and which of two ends is named.
+//! Tests of the texts of `x-acemq-error`, and of which of two limits they name.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn first_seen(millis: i64) -> AmqpProperties {
 const LONG_AGO: i64 = 1_000_000_000_000;
 
 #[test]
-fn a_message_that_is_too_old_is_given_up_and_the_text_names_the_limit() {
+fn too_old_message_is_given_up_naming_the_limit() {
     for (limit, text) in [
         (Duration::from_secs(6 * 60 * 60), "21600.0"),
         (Duration::from_millis(1500), "1.5"),
@@ -78,7 +78,7 @@ fn a_policy_of_one_delivery_gives_up_after_it() {
 }
 
 #[test]
-fn an_earlier_error_stays_through_a_retry_and_gives_way_to_a_new_one() {
+fn earlier_error_stays_through_retry_until_a_new_one() {
     let stage = Stage::new();
     let headers = table([("x-acemq-error", "from an earlier life")]);
     stage
@@ -111,10 +111,10 @@ fn a_reason_keeps_its_own_line_breaks_and_any_letters() {
     );
 }
 
-/// Case 35: whatever first-seen holds, the message is handled, and its age is known or zero.
+/// The message is handled with any first-seen header, and its age is known or zero.
 #[test]
 fn a_first_seen_of_any_shape_is_an_age_or_none() {
-    // The year 2100: ahead by whatever clock this test runs.
+    // The year 2100: ahead of any clock that this test runs by.
     let ahead = 4_102_444_800_000_i64;
     let young: Vec<(&str, Option<AmqpValue>)> = vec![
         ("absent", None),

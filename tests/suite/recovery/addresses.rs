@@ -1,4 +1,4 @@
-//! Several addresses: one that does not answer costs nothing.
+//! Tests of several addresses: one that does not answer costs nothing.
 
 use std::net::TcpListener;
 
@@ -41,8 +41,8 @@ fn the_next_address_is_tried_without_a_pause_when_one_is_lost() {
     assert!(story.pauses().is_empty(), "{:?}", story.events());
     one_consumer(&vhost, "q");
 
-    // It has lived for long enough to be tried at once again.
-    // And back, although that one was dead the last time.
+    // The second address has lived long enough for a first try without a pause, and the first one
+    // is tried although it was dead the last time.
     proxies[0].refuse(false);
     take_down(&proxies[1]);
     story.wait_for_subscriptions(3);

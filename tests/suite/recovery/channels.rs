@@ -1,4 +1,5 @@
-//! One consumer loses its channel or its queue: it alone subscribes again, paced, and the others notice nothing.
+//! Tests of the loss of one channel or queue: its consumer alone subscribes again, at a pace, and
+//! others are not affected.
 
 use amiquip::AmqpProperties;
 use crossbeam_channel::{bounded, unbounded};
@@ -7,12 +8,12 @@ use rungmq::{Connection, HealthStatus, Message};
 use super::{
     Story, close_at_once, consumers_on, one_consumer, take_down, told, told_by, wait_until_up,
 };
-use crate::harness::observed::{Observed, Reader, SOON, diary, fixed, number, unacknowledged};
+use crate::harness::observed::{Observed, Reader, SOON, diary, fixed, now, unacknowledged};
 use crate::harness::only_on_rabbitmq;
 use crate::harness::wait::timed;
 use crate::harness::{Node, Proxy, Raw, Vhost, holds_for, secs, wait::let_pass, wait_until};
 
-/// How many channels the connections of the library have.
+/// How many channels there are on the virtual host, the raw client's included.
 #[track_caller]
 fn channels(vhost: &Vhost<'_>) -> usize {
     vhost.list_channels(&["pid"]).len()
@@ -66,12 +67,13 @@ impl Neighbour {
     fn noticed_nothing(&self, vhost: &Vhost<'_>) {
         assert_eq!(Self::channel(vhost), self.channel);
         assert!(self.sent >= 5, "{} pings", self.sent);
-        assert!(self.slowest < secs(1), "{:?}", self.slowest);
+        // Half of the timeout of a call that the other consumer's recovery could hold up.
+        assert!(self.slowest < secs(5), "{:?}", self.slowest);
     }
 }
 
 #[test]
-fn a_queue_deleted_while_it_is_consumed_is_consumed_again_once_it_is_back() {
+fn deleted_queue_is_consumed_again_once_it_is_back() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("q");
@@ -81,10 +83,13 @@ fn a_queue_deleted_while_it_is_consumed_is_consumed_again_once_it_is_back() {
     let consumer = service.mq.consume("q", diary.noting()).unwrap();
     raw.send("q", "1", AmqpProperties::default());
     assert_eq!(read.next().payload, 1);
-    let before = channels(&vhost);
+    let before = 3;
+    wait_until(SOON, "the two consumers and the raw client", || {
+        channels(&vhost) == before
+    });
 
     raw.delete_queue("q");
-    wait_until(secs(2), "health says so", || {
+    wait_until(SOON, "health says so", || {
         service.mq.health().status == HealthStatus::Degraded
     });
     let health = service.mq.health();
@@ -95,23 +100,31 @@ fn a_queue_deleted_while_it_is_consumed_is_consumed_again_once_it_is_back() {
     assert_eq!((health.consumers, health.consumers_running), (2, 1));
     assert_eq!(health.queues, ["neighbour", "q"]);
     assert!(!consumer.is_running() && service.mq.is_running());
-    for _ in 0..50 {
+    for _ in 0..20 {
         neighbour.ping(&raw);
         let_pass(secs(0.1));
     }
-    assert!(channels(&vhost) <= before, "channels were left behind");
-    // What it says by now comes from its own tries.
-    let detail = service.mq.health().detail.unwrap();
-    assert!(detail.contains("\"q\" does not exist"), "{detail}");
+    wait_until(SOON, "no channel is left behind", || {
+        channels(&vhost) <= before
+    });
+    // In the end the detail comes from the consumer's own tries.
+    wait_until(SOON, "health names the missing queue", || {
+        let detail = service.mq.health().detail.unwrap();
+        detail.contains("\"q\" does not exist")
+    });
 
     raw.classic("q");
     raw.send("q", "2", AmqpProperties::default());
     assert_eq!(read.next().payload, 2);
     wait_until_up(&service.mq);
     one_consumer(&vhost, "q");
-    assert_eq!(channels(&vhost), before);
+    wait_until(SOON, "as many channels as before", || {
+        channels(&vhost) == before
+    });
     neighbour.noticed_nothing(&vhost);
     assert!(story.losses().is_empty());
+    // The delivery may be as quick as the announcement.
+    story.wait_for_subscriptions(3);
     assert_eq!(story.subscriptions().len(), 3);
 
     // A close in between does not hang.
@@ -121,7 +134,7 @@ fn a_queue_deleted_while_it_is_consumed_is_consumed_again_once_it_is_back() {
 }
 
 #[test]
-fn an_exclusive_consumer_in_the_way_after_a_reconnect_is_named_and_tried_again_at_a_pace() {
+fn exclusive_consumer_after_reconnect_is_named_and_retried() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("in-the-way");
@@ -134,16 +147,17 @@ fn an_exclusive_consumer_in_the_way_after_a_reconnect_is_named_and_tried_again_a
     raw.wait_for_consumers("in-the-way", 0, SOON);
     let other = vhost.raw();
     other.occupy("in-the-way");
+    let began = now();
     proxy.refuse(false);
     story.wait_for_recoveries(1);
     let refused = || {
         let text = "not consuming: the queue \"in-the-way\" could not be consumed";
         crate::harness::logs::captured_with(log::Level::Warn, text).len()
     };
-    wait_until(SOON, "it was refused", || refused() > 0);
-    let_pass(secs(4));
-    let tries = refused();
-    assert!((2..=5).contains(&tries), "{tries}");
+    wait_until(SOON, "it was refused three times", || refused() >= 3);
+    // Pauses of half a second and of a second, 20 % shorter at most.
+    let took = now() - began;
+    assert!(took >= secs(1.2), "{took:?}");
     let health = service.mq.health();
     assert_eq!(health.status, HealthStatus::Degraded);
     let detail = health.detail.unwrap();
@@ -151,7 +165,7 @@ fn an_exclusive_consumer_in_the_way_after_a_reconnect_is_named_and_tried_again_a
         detail.starts_with("in-the-way: the queue \"in-the-way\""),
         "{detail}"
     );
-    assert!(channels(&vhost) <= 4, "channels were left behind");
+    wait_until(SOON, "no channel is left behind", || channels(&vhost) <= 4);
     drop(other);
     raw.send("in-the-way", "1", AmqpProperties::default());
     assert_eq!(read.next().payload, 1);
@@ -173,7 +187,7 @@ fn impatient() -> Node {
 
 only_on_rabbitmq! { "ack timeouts";
 #[test]
-fn a_channel_closed_for_an_ack_timeout_costs_its_own_consumer_a_moment_and_the_others_nothing() {
+fn ack_timeout_costs_its_consumer_a_moment_and_others_nothing() {
     let node = impatient();
     let vhost = Vhost::on(&node);
     let raw = vhost.raw();
@@ -181,10 +195,11 @@ fn a_channel_closed_for_an_ack_timeout_costs_its_own_consumer_a_moment_and_the_o
     service.declare(&fixed(3, 1.0));
     let mut neighbour = Neighbour::start(&service, &vhost, &raw);
     let (diary, read) = diary();
+    let (release, gate) = bounded::<()>(0);
     let handle = move |message: Message<u64>| {
         diary.note(&message);
         if *message.payload() == 1 && !message.redelivered() {
-            let_pass(secs(8));
+            let _ = gate.recv();
         }
     };
     let consumer = service.mq.consumer("q").retry_policy(fixed(3, 1.0));
@@ -202,8 +217,9 @@ fn a_channel_closed_for_an_ack_timeout_costs_its_own_consumer_a_moment_and_the_o
         neighbour.ping(&raw);
         read.wait_for(payload, 1 + usize::from(payload == 1));
     }
-    service.wait_for_consumed("discarded", 1);
     service.wait_for_consumed("acked", 6);
+    drop(release);
+    service.wait_for_consumed("discarded", 1);
     for payload in 1..=6 {
         let attempts = read.attempts(payload);
         assert_eq!(attempts, vec![1; 1 + usize::from(payload == 1)]);
@@ -221,14 +237,17 @@ fn a_channel_closed_for_an_ack_timeout_costs_its_own_consumer_a_moment_and_the_o
 }
 
 #[test]
-fn a_consumer_that_loses_its_channel_again_and_again_leaves_no_channel_and_no_thread_behind() {
+fn repeated_channel_loss_leaves_no_channel_behind() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("q");
     let (service, story) = told(&vhost.url());
     let (diary, read) = diary();
     let consumer = service.mq.consume("q", diary.noting()).unwrap();
-    let before = channels(&vhost);
+    let before = 2;
+    wait_until(SOON, "the consumer and the raw client", || {
+        channels(&vhost) == before
+    });
     for round in 1..=3 {
         let n = story.subscriptions().len();
         raw.delete_queue("q");
@@ -245,7 +264,7 @@ fn a_consumer_that_loses_its_channel_again_and_again_leaves_no_channel_and_no_th
 }
 
 #[test]
-fn what_runs_when_the_broker_cancels_is_thrown_away_and_what_is_done_is_acknowledged() {
+fn broker_cancel_discards_running_and_keeps_acked_deliveries() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("q");
@@ -263,7 +282,7 @@ fn what_runs_when_the_broker_cancels_is_thrown_away_and_what_is_done_is_acknowle
     raw.send("q", "1", AmqpProperties::default());
     raw.send("q", "2", AmqpProperties::default());
     service.wait_for_consumed("acked", 1);
-    assert_eq!(running.len(), 2);
+    wait_until(SOON, "the other one runs", || running.len() == 2);
     raw.delete_queue("q");
     wait_until(SOON, "health says so", || {
         service.mq.health().status == HealthStatus::Degraded
@@ -278,10 +297,8 @@ fn what_runs_when_the_broker_cancels_is_thrown_away_and_what_is_done_is_acknowle
     holds_for(secs(0.5), "the channel lives on", || {
         story.subscriptions().len() == 2 && consumers_on(&vhost, "q") == 1
     });
-    let rows = vhost.list_channels(&["messages_unacknowledged"]);
-    assert!(
-        rows.iter()
-            .all(|row| number(row, "messages_unacknowledged") == 0)
-    );
+    wait_until(SOON, "nothing is unacknowledged", || {
+        unacknowledged(&vhost) == 0
+    });
     assert_eq!(service.consumed("acked"), 2);
 }

@@ -1,4 +1,4 @@
-//! What is left behind in the process: no thread, no lock that is held for ever.
+//! Tests that losses leave no thread and no lock behind in the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +11,7 @@ use crate::harness::{secs, wait_until};
 use crate::suite::shutdown::alone::{
     alone, full_name, library_threads, threads_left, through_a_proxy,
 };
+use crate::suite::steady;
 
 #[test]
 fn losing_the_connection_many_times_leaves_no_thread_behind() {
@@ -28,9 +29,9 @@ fn losing_the_connection_many_times_leaves_no_thread_behind() {
             };
             publish();
             service.wait_for_consumed("acked", 1);
-            let threads = library_threads();
+            let threads = steady("the threads", library_threads);
             let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-            let open = files();
+            let open = steady("the open files", files);
             for n in 1..=10 {
                 take_down(&proxy);
                 story.wait_for_losses(n);
@@ -49,11 +50,12 @@ fn losing_the_connection_many_times_leaves_no_thread_behind() {
     );
 }
 
-/// A handler that holds the last handle of its connection is dropped when the connection gives up, and the handle with it.
+/// A handler that holds the last handle of its connection is dropped when the connection gives up,
+/// and the handle with it.
 #[test]
-fn giving_up_while_a_handler_holds_the_last_handle_ends_everything() {
+fn giving_up_with_the_last_handle_in_a_handler_ends_all() {
     alone(
-        full_name!(giving_up_while_a_handler_holds_the_last_handle_ends_everything),
+        full_name!(giving_up_with_the_last_handle_in_a_handler_ends_all),
         a_queue,
         |argument| {
             let (proxy, url) = through_a_proxy(argument);

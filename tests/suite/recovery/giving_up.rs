@@ -1,4 +1,5 @@
-//! A limit to the attempts: at it the connection counts as closed, and everybody is told.
+//! Test of the limit of attempts: when it is reached, the connection counts as closed and every
+//! call says so.
 
 use std::thread;
 
@@ -66,7 +67,7 @@ fn at_the_limit_of_attempts_the_connection_counts_as_closed() {
     closed.unwrap();
     let (cancelled, again) = timed(|| consumer.cancel(secs(10)));
     cancelled.unwrap();
-    assert!(took < secs(2) && again < secs(2), "{took:?} {again:?}");
+    assert!(took < secs(5) && again < secs(5), "{took:?} {again:?}");
     // Also after that close: it was given up, not closed.
     assert_lost(mq.wait());
     wait_until(SOON, "no connection is left", || {

@@ -1,4 +1,4 @@
-//! A connection that is lost and not to be recovered ends: everybody is told, nothing hangs, and the broker has the
+//! Tests of a loss without recovery: every call says so, nothing hangs, and the broker has the
 //! messages back.
 
 use std::thread;
@@ -9,7 +9,8 @@ use crate::harness::observed::{Observed, Reader, SOON, diary, fixed};
 use crate::harness::wait::timed;
 use crate::harness::{Flow, Node, Proxy, Raw, Vhost, Way, secs, wait_until};
 
-/// A service in the middle of everything: one handler runs, one message waits for its retry, one is not started.
+/// A service in the middle of everything: one handler runs, one message waits for its retry, one is
+/// not started.
 struct Busy {
     service: Observed,
     consumer: Consumer,
@@ -39,7 +40,7 @@ impl Busy {
             service.mq.publish("", "q", &payload).unwrap();
         }
         assert_eq!((read.next().payload, read.next().payload), (1, 2));
-        assert_eq!(consumer.in_flight(), 2);
+        wait_until(SOON, "two are in flight", || consumer.in_flight() == 2);
         Self {
             service,
             consumer,
@@ -74,10 +75,10 @@ impl Busy {
 
         let (closed, took) = timed(|| mq.close());
         closed.unwrap();
-        assert!(took < secs(3), "{took:?}");
-        let (cancelled, took) = timed(|| self.consumer.cancel(secs(10)));
+        assert!(took < secs(10), "{took:?}, half of the default timeout");
+        let (cancelled, took) = timed(|| self.consumer.cancel(secs(20)));
         cancelled.unwrap();
-        assert!(took < secs(3), "{took:?}");
+        assert!(took < secs(10), "{took:?}");
 
         // The late handler returns into nothing, and the one that waited ends without a copy.
         drop(self.release);
@@ -126,7 +127,7 @@ fn a_connection_whose_sockets_are_cut_is_lost() {
 }
 
 #[test]
-fn the_loss_of_the_consuming_socket_alone_is_the_loss_of_the_connection() {
+fn losing_the_consuming_socket_loses_the_connection() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let busy = Busy::start(&proxy.url_for(vhost.name()));
@@ -178,7 +179,7 @@ fn a_loss_during_the_close_ends_the_close() {
 }
 
 #[test]
-fn a_crash_between_confirm_and_acknowledgement_leaves_the_original_and_its_copy() {
+fn crash_between_confirm_and_ack_leaves_original_and_copy() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     let proxy = Proxy::to(vhost.node());

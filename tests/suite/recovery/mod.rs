@@ -1,4 +1,5 @@
-//! Losing the broker and losing nothing: connections are made again, consumers go on, and every message is accounted for.
+//! Tests of recovery: connections are made again, consumers go on, and every message is accounted
+//! for.
 
 mod alarms;
 mod brokers;
@@ -150,8 +151,9 @@ fn consumers_on(vhost: &Vhost<'_>, queue: &str) -> usize {
 /// Waits until `queue` has a consumer, and checks that it stays the only one.
 #[track_caller]
 fn one_consumer(vhost: &Vhost<'_>, queue: &str) {
-    wait_until(SOON, "there is a consumer", || {
-        consumers_on(vhost, queue) > 0
+    // The broker may list the consumer of a lost connection a moment longer.
+    wait_until(SOON, "there is one consumer", || {
+        consumers_on(vhost, queue) == 1
     });
     holds_for(secs(0.7), "there is one consumer", || {
         consumers_on(vhost, queue) == 1
@@ -193,12 +195,12 @@ fn assert_lost<T: Debug>(result: Result<T, Error>) {
     assert!(matches!(error, Error::ConnectionLost { .. }), "{error}");
 }
 
-/// A close waits for nothing that is being tried again.
+/// Checks that a close waits for nothing that is being retried.
 #[track_caller]
 fn close_at_once(mq: &Connection) {
     let (closed, took) = timed(|| mq.close());
     closed.unwrap();
-    assert!(took < secs(3), "{took:?}");
+    assert!(took < secs(10), "{took:?}, half of the default timeout");
 }
 
 /// For a test in a process of its own: `q` on the shared broker, to be reached through a proxy.
@@ -209,7 +211,7 @@ fn a_queue() -> (String, Vhost<'static>) {
     alone::address(vhost)
 }
 
-/// Puts a message into `queue` as somebody who does not use the library would.
+/// Puts a message into `queue` as a client without the library would.
 #[track_caller]
 fn send(raw: &Raw, queue: &str, payload: u64, attempt: i64) {
     let properties = AmqpProperties::default()

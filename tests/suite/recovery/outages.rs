@@ -1,4 +1,5 @@
-//! A publisher in a loop while the broker comes and goes: every publish has an answer, and the answer is true.
+//! Tests of publishing in a loop while the broker comes and goes: every publish has a result, and
+//! it is true.
 
 use std::collections::HashMap;
 use std::thread;
@@ -11,6 +12,7 @@ use crate::harness::wait::{let_pass, wait_for_value};
 use crate::harness::worker_process::status;
 use crate::harness::{Vhost, secs, wait_until};
 use crate::suite::shutdown::alone::{alone, full_name, library_threads, through_a_proxy};
+use crate::suite::steady;
 
 /// What an answer says of whether the broker has the message.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,7 +34,7 @@ fn answer(result: Result<rungmq::Envelope, PublishError>) -> Answer {
 }
 
 #[test]
-fn answers_to_publishes_are_true_while_connections_are_closed_again_and_again() {
+fn publish_results_are_true_while_connections_are_closed() {
     let vhost = Vhost::new();
     vhost.raw().classic("q");
     let (service, story) = told(&vhost.url());
@@ -95,10 +97,9 @@ fn answers_to_publishes_are_true_while_connections_are_closed_again_and_again() 
 }
 
 #[test]
-fn publishing_in_a_loop_while_the_broker_is_gone_for_long_costs_no_memory_and_every_publish_is_answered()
- {
+fn publish_loop_during_outage_is_bounded() {
     alone(
-        full_name!(publishing_in_a_loop_while_the_broker_is_gone_for_long_costs_no_memory_and_every_publish_is_answered),
+        full_name!(publish_loop_during_outage_is_bounded),
         a_queue,
         |argument| {
             let (proxy, url) = through_a_proxy(argument);
@@ -107,16 +108,16 @@ fn publishing_in_a_loop_while_the_broker_is_gone_for_long_costs_no_memory_and_ev
             let body = "x".repeat(10_000);
             let publish = || mq.publish_with(Publish::text(&*body).routing_key("q"));
             publish().unwrap();
-            let threads = library_threads();
+            let threads = steady("the threads", library_threads);
             take_down(&proxy);
             let down = now();
             let mut refused = 0_u64;
             let mut slowest = secs(0);
             let mut at_first = 0;
-            while now() - down < secs(20) {
+            while refused < 50_000 || now() - down < secs(5) {
                 let asked = now();
                 match answer(publish()) {
-                    Answer::Has => panic!("who has it?"),
+                    Answer::Has => panic!("a broker that is down has confirmed it"),
                     Answer::HasNot => refused += 1,
                     Answer::Unknown => assert!(refused == 0, "it was known to be down"),
                 }
@@ -129,9 +130,9 @@ fn publishing_in_a_loop_while_the_broker_is_gone_for_long_costs_no_memory_and_ev
                 }
             }
             let grown = status("self", "VmRSS").saturating_sub(at_first);
-            assert!(at_first > 0 && refused > 10_000, "{refused} publishes");
+            assert!(at_first > 0, "{refused} publishes");
             assert!(grown < 20_000, "{grown} kB more after {refused} publishes");
-            assert!(slowest < secs(2), "{slowest:?}");
+            assert!(slowest < secs(5), "{slowest:?}, half of the timeout");
             proxy.refuse(false);
             wait_until_up(mq);
             publish().unwrap();

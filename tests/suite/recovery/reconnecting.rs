@@ -1,4 +1,4 @@
-//! A connection that is lost is made again, soon and with growing pauses, and says so.
+//! Tests of reconnecting: soon, with growing pauses, and announced to observers.
 
 use std::thread;
 
@@ -11,18 +11,24 @@ use crate::harness::only_on_rabbitmq;
 use crate::harness::{Flow, Proxy, Vhost, Way, logs, secs, wait::let_pass, wait_until};
 
 #[test]
-fn consuming_goes_on_within_a_second_of_the_loss_of_every_connection() {
+fn consuming_resumes_within_a_second_of_a_loss() {
     let vhost = Vhost::new();
     let (service, story) = told_by(Connection::builder(vhost.url()));
     service.declare(&fixed(2, 1.0));
     let (diary, read) = diary();
     service.mq.consume("q", diary.noting()).unwrap();
     let mut quickest = secs(60);
+    let pids = || {
+        let rows = vhost.list_connections(&["pid"]);
+        let pids = rows.iter().map(|row| row["pid"].to_string());
+        pids.collect::<Vec<_>>()
+    };
     for round in 1..=3 {
         service.mq.publish("", "q", &round).unwrap();
         assert_eq!(read.next().payload, round);
         // Also long enough for pauses to begin anew.
         one_consumer(&vhost, "q");
+        let old = pids();
         let closed = now();
         assert_eq!(vhost.close_connections(), 2);
         let n = usize::try_from(round).unwrap() + 1;
@@ -30,7 +36,8 @@ fn consuming_goes_on_within_a_second_of_the_loss_of_every_connection() {
         quickest = quickest.min(story.subscriptions()[n - 1] - closed);
         // The loss of the one that publishes may be noticed last.
         wait_until(SOON, "both connections stand again", || {
-            vhost.list_connections(&["pid"]).len() == 2
+            let new = pids();
+            new.len() == 2 && new.iter().all(|pid| !old.contains(pid))
         });
         wait_until_up(&service.mq);
     }
@@ -39,7 +46,9 @@ fn consuming_goes_on_within_a_second_of_the_loss_of_every_connection() {
     one_consumer(&vhost, "q");
     assert_eq!(vhost.list_connections(&["pid"]).len(), 2);
     assert!(story.pauses().is_empty(), "{:?}", story.events());
-    assert_eq!(service.counter("acemq.connection.recovered", &[]), 3);
+    wait_until(SOON, "the recoveries are counted", || {
+        service.counter("acemq.connection.recovered", &[]) == 3
+    });
 }
 
 #[test]
@@ -53,6 +62,7 @@ fn losses_recoveries_and_subscriptions_are_told_in_order() {
     wait_until(SOON, "three pauses", || story.pauses().len() >= 3);
     proxy.refuse(false);
     story.wait_for_subscriptions(2);
+    story.wait_for_recoveries(1);
 
     let q = || Event::Subscribed("q".to_owned());
     let events = story.events();
@@ -76,11 +86,13 @@ fn losses_recoveries_and_subscriptions_are_told_in_order() {
         _ => None,
     });
     assert!(downtime.unwrap() >= secs(0.4), "{events:?}");
-    assert_eq!(service.counter("acemq.connection.recovered", &[]), 1);
+    wait_until(SOON, "the recovery is counted", || {
+        service.counter("acemq.connection.recovered", &[]) == 1
+    });
 }
 
 #[test]
-fn tries_to_connect_are_spaced_by_doubling_pauses_up_to_the_longest() {
+fn recovery_pauses_double_up_to_the_longest() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let builder = Connection::builder(proxy.url_for(vhost.name()));
@@ -90,9 +102,10 @@ fn tries_to_connect_are_spaced_by_doubling_pauses_up_to_the_longest() {
     take_down(&proxy);
     wait_until(SOON, "six pauses", || story.pauses().len() >= 6);
     let pauses = story.pauses();
-    // At once, then after each pause that is over.
+    // The first dial comes without a pause, the others after each pause that is over.
     let dials = proxy.accepted() - 1;
-    assert!(dials == 6 || dials == 7, "{dials}");
+    let later = story.pauses().len();
+    assert!((pauses.len()..=later + 1).contains(&dials), "{dials}");
     for (n, (_, attempt, pause)) in pauses.iter().enumerate().take(6) {
         assert_eq!(*attempt as usize, n + 2);
         let nominal = secs([0.2, 0.4, 0.8, 0.8, 0.8, 0.8][n]);
@@ -105,13 +118,13 @@ fn tries_to_connect_are_spaced_by_doubling_pauses_up_to_the_longest() {
     for pair in pauses.windows(2) {
         assert!(pair[1].0 - pair[0].0 >= pair[0].2, "{pauses:?}");
     }
-    assert!(pauses[0].0 - began < secs(5), "the first try came late");
+    assert!(pauses[0].0 - began < secs(10), "the first try came late");
     proxy.refuse(false);
     wait_until_up(&service.mq);
 }
 
 #[test]
-fn a_connection_that_dies_as_soon_as_it_is_up_is_not_made_in_a_hot_loop() {
+fn short_lived_connections_are_followed_by_pauses() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let builder = Connection::builder(proxy.url_for(vhost.name()));
@@ -121,7 +134,8 @@ fn a_connection_that_dies_as_soon_as_it_is_up_is_not_made_in_a_hot_loop() {
         proxy.cut();
         story.wait_for_recoveries(n);
     }
-    // The first is not preceded by a pause, the second and later ones are: none of them lived for long.
+    // The first is not preceded by a pause, the second and later ones are: none of them lived for
+    // long.
     let took = now() - began;
     assert!(took >= secs(3.0 * 0.4), "{took:?}");
     assert_eq!(story.losses().len(), 4);
@@ -129,7 +143,7 @@ fn a_connection_that_dies_as_soon_as_it_is_up_is_not_made_in_a_hot_loop() {
 }
 
 #[test]
-fn what_was_deleted_meanwhile_is_declared_again_before_consuming_goes_on() {
+fn recovery_redeclares_before_consuming_resumes() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let (service, story) = told(&proxy.url_for(vhost.name()));
@@ -160,7 +174,7 @@ fn what_was_deleted_meanwhile_is_declared_again_before_consuming_goes_on() {
 
 only_on_rabbitmq! { "logins";
 #[test]
-fn credentials_are_in_no_log_and_no_health_while_a_connection_is_made_again() {
+fn recovery_shows_credentials_in_no_log_and_no_health() {
     logs::capture();
     let vhost = Vhost::new();
     let node = vhost.node();
@@ -217,7 +231,7 @@ fn credentials_are_in_no_log_and_no_health_while_a_connection_is_made_again() {
 }
 
 #[test]
-fn a_dial_that_gets_no_answer_ends_by_the_connect_limit_and_the_next_follows() {
+fn unanswered_dial_ends_at_the_connect_timeout() {
     let vhost = Vhost::new();
     let proxy = Proxy::to(vhost.node());
     let builder = Connection::builder(proxy.url_for(vhost.name())).connect_timeout(secs(1));
@@ -232,7 +246,7 @@ fn a_dial_that_gets_no_answer_ends_by_the_connect_limit_and_the_next_follows() {
 }
 
 #[test]
-fn publishing_is_back_as_soon_as_the_connection_is_however_long_it_was_down() {
+fn publishing_is_back_as_soon_as_the_connection_is() {
     let vhost = Vhost::new();
     vhost.raw().classic("q");
     let proxy = Proxy::to(vhost.node());
@@ -255,12 +269,13 @@ fn publishing_is_back_as_soon_as_the_connection_is_however_long_it_was_down() {
         now()
     });
     let took = publisher.join().unwrap() - up;
-    assert!(took < secs(1.5), "{took:?}");
+    // At least 2.4 s of the pause of four are left.
+    assert!(took < secs(2), "{took:?}");
     assert_eq!(service.mq.health().status, HealthStatus::Up);
 }
 
 #[test]
-fn a_connection_that_is_cut_at_any_moment_of_its_making_comes_up_in_the_end() {
+fn connection_cut_at_any_moment_of_opening_recovers() {
     let vhost = Vhost::new();
     vhost.raw().classic("q");
     let proxy = Proxy::to(vhost.node());
@@ -268,13 +283,11 @@ fn a_connection_that_is_cut_at_any_moment_of_its_making_comes_up_in_the_end() {
     let (service, story) = told_by(builder.recovery_backoff(secs(0.01), secs(0.01)));
     let (diary, read) = diary();
     service.mq.consume("q", diary.noting()).unwrap();
-    let began = now();
-    while now() - began < secs(5) {
+    wait_until(SOON, "it was cut in forty tries", || {
         proxy.cut();
         let_pass(secs(rand::random_range(0.0..0.04)));
-    }
-    let tries = story.losses().len() + story.pauses().len();
-    assert!(tries > 10, "{tries}");
+        story.losses().len() + story.pauses().len() >= 40
+    });
     wait_until_up(&service.mq);
     vhost.raw().send("q", "7", AmqpProperties::default());
     assert_eq!(read.next().payload, 7);

@@ -1,4 +1,4 @@
-//! Messages that are to be set aside while their dead-letter or parked queue is gone, forbidden or full.
+//! Tests of dead-lettering and parking while the target queue is gone, forbidden or full.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn consume(service: &Observed, failure: SetAsideFailure) -> Reader {
     read
 }
 
-/// A policy under which the broker nacks whatever is published to `queue`.
+/// Sets a policy under which the broker nacks everything that is published to `queue`.
 fn refuse(vhost: &Vhost<'_>, queue: &str) {
     let pattern = format!("^{}$", queue.replace('.', "\\."));
     let definition = json!({"max-length": 0, "overflow": "reject-publish"});
@@ -35,7 +35,7 @@ fn refuse(vhost: &Vhost<'_>, queue: &str) {
 }
 
 #[test]
-fn a_dead_letter_queue_deleted_after_the_start_is_declared_again() {
+fn deleted_dead_letter_queue_is_declared_again() {
     let vhost = Vhost::new();
     let service = Observed::on(&vhost);
     service.declare(&fixed(1, 0.0));
@@ -44,7 +44,7 @@ fn a_dead_letter_queue_deleted_after_the_start_is_declared_again() {
 }
 
 #[test]
-fn a_parked_queue_deleted_after_the_start_is_declared_again() {
+fn deleted_parked_queue_is_declared_again() {
     let vhost = Vhost::new();
     let service = Observed::on(&vhost);
     service.declare(&fixed(1, 0.0));
@@ -85,7 +85,7 @@ fn is_declared_again(
 }
 
 #[test]
-fn a_queue_whose_node_is_back_is_asked_for_when_a_copy_lands_there() {
+fn copy_landing_on_a_returned_queue_restores_health() {
     let vhost = Vhost::new();
     let service = Observed::on(&vhost);
     service.declare(&fixed(1, 0.0));
@@ -105,7 +105,7 @@ fn a_queue_whose_node_is_back_is_asked_for_when_a_copy_lands_there() {
     });
 }
 
-/// A user who may configure nothing from now on.
+/// A service whose user has no configure permission from now on.
 fn service_without_rights(vhost: &Vhost<'_>, user: &str) -> Observed {
     let node = vhost.node();
     node.add_user(user, "secret");
@@ -114,7 +114,7 @@ fn service_without_rights(vhost: &Vhost<'_>, user: &str) -> Observed {
 }
 
 #[test]
-fn without_the_right_to_declare_it_again_a_message_is_rejected_once() {
+fn undeclarable_dead_letter_queue_rejects_the_message_once() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     Observed::on(&vhost).declare(&fixed(1, 0.0));
@@ -142,7 +142,7 @@ fn without_the_right_to_declare_it_again_a_message_is_rejected_once() {
 }
 
 #[test]
-fn when_told_never_to_reject_it_hands_back_until_the_queue_is_there() {
+fn requeue_on_failure_lasts_until_the_queue_is_there() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     Observed::on(&vhost).declare(&fixed(1, 0.0));
@@ -197,7 +197,7 @@ fn a_full_dead_letter_queue_is_no_reason_to_reject() {
 }
 
 #[test]
-fn a_delivery_limit_of_five_outlasts_six_seconds_of_refused_copies() {
+fn delivery_limit_of_5_outlasts_6_s_of_refused_copies() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     let service = Observed::on(&vhost);
@@ -223,7 +223,7 @@ fn a_delivery_limit_of_five_outlasts_six_seconds_of_refused_copies() {
 }
 
 #[test]
-fn a_user_who_may_not_publish_to_the_default_exchange_rejects_each_message_once() {
+fn forbidden_default_exchange_rejects_each_message_once() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     Observed::on(&vhost).declare(&fixed(1, 0.0));
@@ -251,6 +251,8 @@ fn a_user_who_may_not_publish_to_the_default_exchange_rejects_each_message_once(
     raw.wait_for_count("witness", 20, SOON);
     assert_eq!(service.set_aside_failed("q.dlq"), 20);
     assert_eq!(read.of(1).len(), 20);
-    assert_eq!(unacknowledged(&vhost), 0);
+    wait_until(SOON, "nothing is unacknowledged", || {
+        unacknowledged(&vhost) == 0
+    });
     assert!(service.mq.is_running());
 }

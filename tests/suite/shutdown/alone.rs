@@ -1,8 +1,7 @@
-//! Running a test in a process of its own, where no other test's threads disturb.
+//! Runs a test in a process of its own, without the threads of other tests.
 
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
 
 use crate::harness::wait::wait_for_value;
 use crate::harness::{IN_PROCESS, Proxy, Vhost};
@@ -18,10 +17,10 @@ macro_rules! full_name {
 }
 pub(crate) use full_name;
 
-/// Runs the test of this [`full_name`] again in a process of its own, and there, in place of everything else, `body`.
+/// Runs the test of this [`full_name`] again in a process of its own, where it runs `body` only.
 ///
-/// `prepare` runs on this side, or on the other one where the broker is in the process. It gives what the other side needs to
-/// know, and what must live until it has ended.
+/// `prepare` runs on this side, or on the other one where the broker is in the process. It gives
+/// what the other side needs to know, and what must live until that has ended.
 #[track_caller]
 pub(crate) fn alone<T>(name: &str, prepare: impl FnOnce() -> (String, T), body: impl FnOnce(&str)) {
     if let Ok(argument) = std::env::var(ALONE) {
@@ -93,6 +92,5 @@ pub(crate) fn through_a_proxy(address: &str) -> (Proxy, String) {
 #[track_caller]
 pub(crate) fn threads_left(expected: &[&str]) {
     let expected: Vec<_> = expected.iter().map(|name| (*name).to_owned()).collect();
-    let limit = Duration::from_secs(5);
-    wait_for_value(limit, "threads left", &expected, library_threads);
+    wait_for_value(super::LIMIT, "threads left", &expected, library_threads);
 }

@@ -1,4 +1,5 @@
-//! Who may close, cancel and wait: any thread, a handler, several at once, twice.
+//! Tests of close, cancel and wait from any thread: from handlers, from several threads,
+//! repeatedly.
 
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ fn cancel_then_close_from_inside_a_handler() {
 }
 
 #[test]
-fn a_handler_that_closes_without_time_leaves_its_own_delivery_behind_and_is_no_error() {
+fn close_in_handler_with_zero_timeout_leaves_its_delivery() {
     let stage = Stage::new();
     let (mq, done) = (stage.mq.clone(), Log::default());
     let log = done.clone();
@@ -134,7 +135,7 @@ fn a_close_inside_a_handler_waits_for_the_other_handlers() {
 }
 
 #[test]
-fn a_handler_may_wait_for_the_connection_and_no_close_waits_for_it() {
+fn handler_waiting_for_the_connection_holds_up_no_close() {
     let stage = Stage::new();
     let (mq, done) = (stage.mq.clone(), Log::default());
     let log = done.clone();
@@ -152,9 +153,10 @@ fn a_handler_may_wait_for_the_connection_and_no_close_waits_for_it() {
     stage.wait_for_outcomes(Q, "acked", 1);
 }
 
-/// A main thread that returns from `wait` ends the process: what a handler did right after its close would be lost.
+/// A main thread that returns from `wait` ends the process: what a handler did right after its
+/// close would be lost.
 #[test]
-fn wait_on_a_main_thread_lasts_until_the_handler_that_closed_is_settled() {
+fn wait_lasts_until_the_closing_handler_is_settled() {
     let stage = Stage::new();
     let (mq, gate, closed) = (stage.mq.clone(), Gate::new(), Log::default());
     let (held, log) = (gate.held(), closed.clone());
@@ -217,7 +219,7 @@ fn closing_from_two_threads_returns_to_both_when_it_is_done() {
 }
 
 #[test]
-fn a_second_close_and_a_second_cancel_are_ok_at_once_even_after_a_failed_one() {
+fn second_close_and_cancel_succeed_after_a_failed_one() {
     let stage = Stage::new();
     let (consumer, _gate) = stage.held_delivery(Ack::accept);
     drain_timeout(stage.mq.close_within(Duration::ZERO));
@@ -226,7 +228,7 @@ fn a_second_close_and_a_second_cancel_are_ok_at_once_even_after_a_failed_one() {
         stage.mq.close_within(Duration::MAX).unwrap();
         stage.mq.wait().unwrap();
         consumer.cancel(secs(20)).unwrap_or_else(|error| {
-            // Its handler still runs, and nobody has cancelled it before.
+            // Its handler still runs, and this is the first cancel.
             assert!(error.drain_timeout().is_some(), "{error}");
         });
         consumer.cancel(secs(20)).unwrap();
@@ -296,7 +298,7 @@ fn a_close_shortens_a_cancel_that_runs() {
 }
 
 #[test]
-fn publishing_works_inside_a_handler_until_the_deadline_and_is_declined_after_it() {
+fn handler_may_publish_until_the_deadline_and_not_after() {
     let stage = Stage::new();
     stage.raw.classic("out");
     let (before, after) = (Gate::new(), Gate::new());

@@ -1,4 +1,4 @@
-//! What happens at a deadline, and what is said about it.
+//! Tests of what happens at a deadline, and of what is reported about it.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use super::*;
 use crate::harness::holds_for;
 use crate::harness::wait::timed;
 
-/// A consumer of a new queue, with the message `waits` in its wait and a handler that is held with the message `runs`.
+/// A consumer of a new queue, with the message `waits` in its wait and a handler that is held with
+/// the message `runs`.
 #[track_caller]
 fn busy(stage: &Stage, queue: &str, gate: &Gate) -> Consumer {
     stage.raw.classic(queue);
@@ -18,7 +19,7 @@ fn busy(stage: &Stage, queue: &str, gate: &Gate) -> Consumer {
 }
 
 #[test]
-fn eight_consumers_with_waits_and_handlers_that_sleep_end_by_one_deadline() {
+fn eight_busy_consumers_end_by_one_deadline() {
     let stage = Stage::new();
     let gate = Gate::new();
     let queues: Vec<String> = (0..8).map(|n| format!("q{n}")).collect();
@@ -28,7 +29,7 @@ fn eight_consumers_with_waits_and_handlers_that_sleep_end_by_one_deadline() {
         .collect();
 
     let (result, took) = timed(|| stage.mq.close_within(secs(2)));
-    assert!(took >= secs(2) && took < secs(3), "{took:?}");
+    assert!(took >= secs(2) && took < secs(2) + GRACE, "{took:?}");
     let timeout = drain_timeout(result);
     assert_eq!(
         timeout.to_string(),
@@ -79,12 +80,12 @@ fn eight_consumers_with_nothing_running_close_at_once() {
         .collect();
     let (result, took) = timed(|| stage.mq.close_within(secs(60)));
     result.unwrap();
-    assert!(took < secs(3), "{took:?}");
+    assert!(took < secs(10), "{took:?}");
     assert!(consumers.iter().all(|consumer| !consumer.is_running()));
 }
 
 #[test]
-fn a_cancel_by_its_deadline_says_what_it_left_and_leaves_the_others_alone() {
+fn cancel_reports_what_it_left_and_spares_other_consumers() {
     let stage = Stage::new();
     let gate = Gate::new();
     let other = stage.mq.consume(Q, |_: Any| {}).unwrap();
@@ -108,7 +109,7 @@ fn a_cancel_by_its_deadline_says_what_it_left_and_leaves_the_others_alone() {
 }
 
 #[test]
-fn what_a_cancel_left_behind_is_not_left_behind_by_the_close_again() {
+fn close_does_not_report_again_what_a_cancel_left() {
     let stage = Stage::new();
     let gate = Gate::new();
     let consumer = busy(&stage, "busy", &gate);
@@ -118,7 +119,7 @@ fn what_a_cancel_left_behind_is_not_left_behind_by_the_close_again() {
 }
 
 #[test]
-fn consumers_of_one_queue_are_summed_and_two_queues_stand_in_order() {
+fn drain_report_sums_by_queue_in_order() {
     let stage = Stage::new();
     let gate = Gate::new();
     for queue in ["b", "a", "b"] {
@@ -155,7 +156,7 @@ fn consumers_of_one_queue_are_summed_and_two_queues_stand_in_order() {
 }
 
 #[test]
-fn handlers_that_return_before_the_deadline_are_settled_as_always() {
+fn handlers_returning_before_the_deadline_settle_normally() {
     let stage = Stage::new();
     let gate = Gate::new();
     let held = gate.held();
@@ -192,7 +193,7 @@ fn handlers_that_return_before_the_deadline_are_settled_as_always() {
 }
 
 #[test]
-fn in_flight_counts_running_waiting_and_copying_deliveries_but_no_unstarted_ones() {
+fn in_flight_counts_running_waiting_and_copying_deliveries() {
     let (stage, proxy) = Stage::through_a_proxy();
     // The publishing connection stands before the proxy holds everything back.
     stage.mq.publish("", "nowhere", &1).unwrap();

@@ -1,4 +1,4 @@
-//! Groups: several consumers of one queue, started together and stopped by one deadline.
+//! Tests of consumer groups, which start together and stop by one deadline.
 
 use rungmq::{ConsumerGroup, Error};
 
@@ -40,7 +40,7 @@ fn a_group_starts_every_member_and_shares_the_work() {
 }
 
 #[test]
-fn a_group_of_nobody_is_refused() {
+fn an_empty_group_is_refused() {
     let stage = Stage::new();
     let refused = ConsumerGroup::new(&stage.mq, Q, 0).start(|_: Any| {});
     assert!(
@@ -116,7 +116,7 @@ fn a_later_member_that_cannot_start_stops_the_earlier_ones() {
     assert_eq!(stage.raw.count(Q), 0);
 }
 
-/// Here the broker is the one that refuses, the first member already: somebody consumes alone.
+/// An exclusive consumer has the queue, so the broker refuses the first member already.
 #[test]
 fn a_refused_member_is_named_with_the_brokers_words() {
     let stage = Stage::new();

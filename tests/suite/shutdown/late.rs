@@ -1,4 +1,4 @@
-//! Handlers that outlive the deadline, and copies that are on their way when it is set.
+//! Tests of handlers that outlive the deadline, and of copies that are on their way when it is set.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ fn one_each() -> Vec<(String, u64)> {
 }
 
 #[test]
-fn the_outcome_of_a_handler_that_outlives_close_is_thrown_away_on_every_path() {
+fn late_outcome_after_close_is_discarded_on_every_path() {
     let stage = Stage::new();
     let gate = Gate::new();
     let _consumers = all_ways(&stage, &gate.held());
@@ -111,7 +111,8 @@ fn the_outcome_of_a_handler_that_outlives_close_is_thrown_away_on_every_path() {
     }
 }
 
-/// Case 23, for every path, and in two ways: on a new connection, and on the same one.
+/// Late handlers, for every way to end, beside new consumers: on a new connection or on the same
+/// one.
 #[track_caller]
 fn late_while_others_consume(stop: impl FnOnce(&Stage, &[Consumer]) -> (Connection, Registry)) {
     let stage = Stage::new();
@@ -119,7 +120,8 @@ fn late_while_others_consume(stop: impl FnOnce(&Stage, &[Consumer]) -> (Connecti
     let consumers = all_ways(&stage, &gate.held());
     let (mq, registry) = stop(&stage, &consumers);
 
-    // The new consumers have their own deliveries out, under the same tags, when the late outcomes come.
+    // The new consumers have their own deliveries out, under the same tags, when the late outcomes
+    // come.
     let (seen, again) = (Log::default(), Gate::new());
     let anew: Vec<_> = WAYS
         .iter()
@@ -168,7 +170,7 @@ fn late_while_others_consume(stop: impl FnOnce(&Stage, &[Consumer]) -> (Connecti
 }
 
 #[test]
-fn a_late_handler_does_nothing_to_a_new_connection_of_the_process() {
+fn late_handler_does_not_touch_a_new_connection() {
     late_while_others_consume(|stage, _| {
         drain_timeout(stage.mq.close_within(secs(0.3)));
         counted(&stage.vhost.url())
@@ -176,7 +178,7 @@ fn a_late_handler_does_nothing_to_a_new_connection_of_the_process() {
 }
 
 #[test]
-fn a_late_handler_of_a_cancelled_consumer_does_nothing_to_its_connection() {
+fn late_handler_of_a_cancelled_consumer_is_harmless() {
     late_while_others_consume(|stage, consumers| {
         for consumer in consumers {
             drain_timeout(consumer.cancel(Duration::ZERO));
@@ -186,7 +188,7 @@ fn a_late_handler_of_a_cancelled_consumer_does_nothing_to_its_connection() {
 }
 
 #[test]
-fn a_wait_that_is_cut_copies_nothing_and_gives_its_message_back_at_once() {
+fn cut_wait_copies_nothing_and_requeues_promptly() {
     for close in [true, false] {
         let stage = Stage::new();
         let consumer = stage
@@ -223,7 +225,7 @@ fn a_wait_that_is_cut_copies_nothing_and_gives_its_message_back_at_once() {
 
 /// A short retry that is decided while the drain runs does not begin to wait.
 #[test]
-fn a_handler_that_fails_during_the_drain_gives_its_message_back_without_a_wait() {
+fn handler_failing_during_the_drain_requeues_without_a_wait() {
     let stage = Stage::new();
     let consumer = stage.mq.consumer(Q).retry_policy(long_wait());
     let consumer = consumer.retry_threshold(Duration::ZERO);
@@ -245,7 +247,8 @@ fn with_both_connections() -> (Stage, Proxy) {
     (stage, proxy)
 }
 
-/// Lets the handler dead-letter its message. The copy reaches the broker; its confirm does not reach us.
+/// Lets the handler dead-letter its message. The copy reaches the broker; its confirm does not come
+/// back.
 #[track_caller]
 fn copy_without_confirm(stage: &Stage, proxy: &Proxy, gate: Gate) {
     proxy.swallow(Way::ToClient);
@@ -254,7 +257,7 @@ fn copy_without_confirm(stage: &Stage, proxy: &Proxy, gate: Gate) {
 }
 
 #[test]
-fn a_dead_letter_that_is_on_its_way_is_finished_within_the_deadline() {
+fn dead_letter_on_its_way_completes_within_the_deadline() {
     let (stage, proxy) = with_both_connections();
     let (_, gate) = stage.held_delivery(|| Ack::reject("no"));
     proxy.pause();
@@ -270,20 +273,20 @@ fn a_dead_letter_that_is_on_its_way_is_finished_within_the_deadline() {
 }
 
 #[test]
-fn a_dead_letter_whose_confirm_does_not_come_by_the_deadline_is_stranded() {
+fn unconfirmed_dead_letter_is_stranded_at_the_deadline() {
     let (stage, proxy) = with_both_connections();
     let (_, gate) = stage.held_delivery(|| Ack::reject("no"));
     copy_without_confirm(&stage, &proxy, gate);
     let timeout = drain_timeout(in_time(secs(1), || stage.mq.close_within(secs(1))));
     assert_eq!(stranded(&timeout), [(Q, 1)]);
     assert_eq!(timeout.deliveries()[0].message_id, "1");
-    // Doubled, as it must be where nobody knows: never lost.
+    // Doubled, as the confirm is unknown: never lost.
     stage.comes_back(Q, &[("1", 2)]);
     stage.comes_back("orders.new.dlq", &[("1", 2)]);
 }
 
 #[test]
-fn a_cancelled_consumer_says_that_a_copy_had_no_confirm_by_its_deadline() {
+fn cancel_reports_a_copy_without_confirm_at_its_deadline() {
     let (stage, proxy) = with_both_connections();
     let (consumer, gate) = stage.held_delivery(|| Ack::reject("no"));
     copy_without_confirm(&stage, &proxy, gate);
@@ -292,9 +295,10 @@ fn a_cancelled_consumer_says_that_a_copy_had_no_confirm_by_its_deadline() {
     drop(stage.mq.close_within(Duration::ZERO));
 }
 
-/// The channel's polite close is what hangs here: the cancel was answered before the broker fell silent.
+/// The channel's polite close is what hangs here: the cancel was answered before the broker fell
+/// silent.
 #[test]
-fn a_cancel_says_the_same_when_the_broker_falls_silent_in_the_middle_of_it() {
+fn cancel_reports_the_copy_when_the_broker_falls_silent() {
     let (stage, proxy) = with_both_connections();
     let (consumer, gate) = stage.held_delivery(|| Ack::reject("no"));
     stage.send(Q, "unstarted", 2);
@@ -308,7 +312,7 @@ fn a_cancel_says_the_same_when_the_broker_falls_silent_in_the_middle_of_it() {
         cancelling.join().unwrap()
     });
     assert_eq!(stranded(&drain_timeout(cancelled)), [(Q, 1)]);
-    assert_eq!(stage.raw.count("orders.new.dlq"), 1);
+    stage.raw.wait_for_count("orders.new.dlq", 1, LIMIT);
     drop(stage.mq.close_within(Duration::ZERO));
     stage.comes_back(Q, &[("1", 2), ("unstarted", 2)]);
 }

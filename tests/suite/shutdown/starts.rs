@@ -1,4 +1,5 @@
-//! What has not begun when a shutdown does: deliveries go back in order and unhandled, a start of a consumer ends.
+//! Tests of what has not started when a shutdown begins: deliveries are requeued in order, a
+//! consumer's start ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,7 +27,8 @@ fn rest_is_in_order(raw: &Raw, queue: &str, handled: usize, all: usize) {
     comes_back(raw, queue, &expected);
 }
 
-/// Case 21: fifty received, one handler at a time, 0.3 s each, closed after half a second.
+/// Fifty deliveries are received, one handler runs at a time for 0.3 s, and the close comes after
+/// half a second.
 #[track_caller]
 fn prefetched_deliveries_go_back(queue: &str, declare: impl FnOnce(&Raw)) {
     let stage = Stage::new();
@@ -51,7 +53,8 @@ fn prefetched_deliveries_go_back(queue: &str, declare: impl FnOnce(&Raw)) {
     closing.join().unwrap().unwrap();
 
     let handled = started.lines();
-    // One more may have been taken by the worker, and not have come to its first line, when close was called.
+    // One more may have been taken by the worker, and not have come to its first line, when close
+    // was called.
     assert!(
         handled.len() <= at_close + 1,
         "{} after {at_close}",
@@ -67,7 +70,8 @@ fn prefetched_deliveries_of_a_classic_queue_go_back_in_order() {
     prefetched_deliveries_go_back(Q, |_| {});
 }
 
-/// With a delivery limit, as every quorum queue has it on RabbitMQ 4: without one RabbitMQ 3 puts what comes back last.
+/// With a delivery limit, as every quorum queue has it on RabbitMQ 4: without one RabbitMQ 3 puts
+/// what comes back last.
 #[test]
 fn prefetched_deliveries_of_a_quorum_queue_go_back_in_order() {
     let arguments = table([
@@ -106,7 +110,7 @@ fn nothing_starts_once_close_has_begun_however_long_it_drains() {
 }
 
 #[test]
-fn unstarted_deliveries_go_back_in_order_with_the_channel_when_there_is_no_time() {
+fn close_without_time_requeues_unstarted_deliveries_in_order() {
     let stage = Stage::new();
     fill(&stage.raw, Q, 30);
     let (started, gate) = held_handlers(stage.mq.consumer(Q));
@@ -122,7 +126,7 @@ fn unstarted_deliveries_go_back_in_order_with_the_channel_when_there_is_no_time(
     assert_eq!(stage.raw.count(Q), 0);
 }
 
-/// Rounds of a race: deliveries end and begin all the time while somebody stops them.
+/// Rounds of a race: deliveries end and begin all the time until `stop` is called.
 #[track_caller]
 fn nothing_starts_after(rounds: usize, stop: impl Fn(&Connection, &Consumer)) {
     const CONCURRENCY: usize = 2;
@@ -149,7 +153,8 @@ fn nothing_starts_after(rounds: usize, stop: impl Fn(&Connection, &Consumer)) {
         started.wait_for(1 + round * 3);
         let watching = AtomicBool::new(true);
         let at_stop = thread::scope(|scope| {
-            // Sees the very moment from which on nothing may start, without the pause of `wait_until`.
+            // Sees the very moment from which on nothing may start, without the pause of
+            // `wait_until`.
             let watch = scope.spawn(|| {
                 while consumer.is_running() && watching.load(Ordering::SeqCst) {
                     thread::yield_now();
@@ -182,7 +187,7 @@ fn nothing_starts_after_cancel_was_called_in_many_rounds() {
 }
 
 #[test]
-fn a_close_in_the_middle_of_a_start_keeps_its_deadline_and_ends_the_start() {
+fn close_during_a_consumer_start_keeps_its_deadline() {
     let (stage, proxy) = Stage::through_a_proxy();
     proxy.pause();
     let mq = stage.mq.clone();
@@ -193,7 +198,7 @@ fn a_close_in_the_middle_of_a_start_keeps_its_deadline_and_ends_the_start() {
     assert!(started.is_err(), "{started:?}");
     proxy.resume();
     wait_until_disconnected(&stage.vhost);
-    assert_eq!(stage.raw.consumers(Q), 0);
+    stage.raw.wait_for_consumers(Q, 0, LIMIT);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What stands on the broker already and is not what the library needs: one error at start that says all of it, and
-//! nobody else on the connection notices.
+//! Tests of existing queues and exchanges that conflict with what the library needs: a start ends
+//! with one error that says everything, and other consumers of the connection are not affected.
 
 use amiquip::{AmqpProperties, AmqpValue, ExchangeType, FieldTable};
 use rungmq::{Ack, Connection, Error, ExchangeKind, Queue, RetryLadder, RetryPolicy, Topology};
@@ -22,7 +22,7 @@ fn consume(mq: &Connection, queue: &str) -> Result<rungmq::Consumer, Error> {
         .start(|_: Any| Ack::accept())
 }
 
-/// The arguments of the rung of `q` for two seconds, with whatever `change` makes of them.
+/// The arguments of the rung of `q` for two seconds, after `change`.
 fn rung(change: impl FnOnce(&mut FieldTable)) -> FieldTable {
     let mut arguments = table([
         ("x-message-ttl", AmqpValue::LongLongInt(2000)),
@@ -108,7 +108,7 @@ fn one_refusal(error: &Error, code: u16, parts: &[&str]) {
 }
 
 #[test]
-fn a_rung_with_other_arguments_is_one_error_that_names_queue_argument_and_both_values() {
+fn conflicting_rung_error_names_argument_and_both_values() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.quorum("q");
@@ -150,7 +150,7 @@ fn a_rung_with_other_arguments_is_one_error_that_names_queue_argument_and_both_v
 }
 
 #[test]
-fn a_rung_without_a_ttl_or_a_dead_letter_queue_with_one_is_refused() {
+fn missing_or_unexpected_ttl_is_refused() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.quorum("q");
@@ -214,7 +214,7 @@ fn an_exchange_of_another_type_is_one_error_that_names_it() {
 }
 
 #[test]
-fn a_topology_that_differs_from_what_stands_keeps_the_brokers_words() {
+fn conflicting_topology_keeps_the_brokers_words() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.classic("q");
@@ -244,7 +244,7 @@ fn a_topology_that_differs_from_what_stands_keeps_the_brokers_words() {
 }
 
 #[test]
-fn a_source_queue_that_does_not_exist_is_named_and_nothing_is_declared() {
+fn missing_source_queue_is_named_and_nothing_declared() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     let mq = connect(&vhost);
@@ -289,7 +289,7 @@ fn an_exclusive_consumer_in_the_way_is_an_error_that_says_so() {
 }
 
 #[test]
-fn a_queue_that_is_another_connections_own_is_an_error_that_names_it() {
+fn exclusive_queue_of_another_connection_is_named() {
     let vhost = Vhost::new();
     let (owner, other) = (connect(&vhost), connect(&vhost));
     let own = Topology::new().queue(Queue::new("own").exclusive());

@@ -1,4 +1,4 @@
-//! `fixtures/contract.json` against a live broker: what stands there is what the fixture says, and nothing else.
+//! Tests of `fixtures/contract.json` on a broker: it holds what the fixture says, and nothing else.
 
 use rungmq::{Ack, Connection, ExchangeKind, Queue, RetryPolicy, Topology};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ fn contract() -> Value {
     serde_json::from_str(include_str!("../../../fixtures/contract.json")).unwrap()
 }
 
-/// The fixture's topology, without what only those who are not in `by` declare.
+/// The fixture's topology, without what only services outside `by` declare.
 fn expected(by: &[&str]) -> Declared {
     let contract = contract();
     let rows = |table: &str| {
@@ -78,7 +78,7 @@ fn consume(mq: &Connection) {
         .unwrap();
 }
 
-/// The source queue as somebody else declares it.
+/// The source queue as another service declares it.
 fn declare_by_hand(vhost: &Vhost<'_>) {
     vhost.raw().queue(
         SOURCE,
@@ -175,7 +175,8 @@ fn applying_again_and_from_two_services_changes_nothing() {
     }
 }
 
-/// The names and arguments that another service declares are the fixture's; ours must not differ in a single type.
+/// The names and arguments that another service declares are the fixture's; ours must not differ in
+/// a single type.
 #[test]
 fn what_another_library_declares_from_the_fixture_is_accepted() {
     let vhost = Vhost::new();

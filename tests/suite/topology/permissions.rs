@@ -1,4 +1,5 @@
-//! Users who may not declare: they consume where everything stands, and are told what is missing where it does not.
+//! Tests of users without configure permission: they consume where everything is declared, and get
+//! an error that names what is missing where it is not.
 
 use amiquip::AmqpProperties;
 use log::Level;
@@ -30,7 +31,7 @@ fn topology(queue: &str) -> Topology {
         .bind(queue, format!("{queue}.events"), "order.*")
 }
 
-/// A connection as a user who may do only this.
+/// A connection of a user with only these permissions.
 #[track_caller]
 fn connect_as(vhost: &Vhost<'_>, configure: &str, write: &str, read: &str) -> Connection {
     let user = format!("user-of-{}", vhost.name());
@@ -91,7 +92,7 @@ fn share(queue: &str) -> Vec<String> {
 }
 
 #[test]
-fn without_configure_rights_consuming_works_where_everything_stands() {
+fn consuming_works_without_configure_permission() {
     logs::capture();
     let vhost = Vhost::new();
     let raw = vhost.raw();
@@ -112,7 +113,7 @@ fn without_configure_rights_consuming_works_where_everything_stands() {
 }
 
 #[test]
-fn a_binding_that_may_not_be_made_is_named_and_is_no_error() {
+fn forbidden_binding_of_a_consumer_is_a_warning() {
     logs::capture();
     let vhost = Vhost::new();
     let raw = vhost.raw();
@@ -138,7 +139,7 @@ fn a_binding_that_may_not_be_made_is_named_and_is_no_error() {
 
 only_on_rabbitmq! { "users with rights of their own";
 #[test]
-fn what_is_missing_and_may_not_be_declared_is_an_error_that_names_it() {
+fn missing_object_without_permission_is_named() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     let owner = connect(&vhost);
@@ -189,7 +190,7 @@ fn without_the_right_to_read_the_queue_it_cannot_be_consumed() {
 }
 
 #[test]
-fn without_configure_rights_a_topology_that_stands_applies_with_one_warning() {
+fn topology_without_configure_permission_warns_once() {
     logs::capture();
     let vhost = Vhost::new();
     let owner = connect(&vhost);
@@ -205,7 +206,7 @@ fn without_configure_rights_a_topology_that_stands_applies_with_one_warning() {
 }
 
 #[test]
-fn a_topologys_binding_that_may_not_be_made_is_named_and_is_no_error() {
+fn forbidden_binding_of_a_topology_is_a_warning() {
     logs::capture();
     let vhost = Vhost::new();
     let owner = connect(&vhost);
@@ -222,7 +223,7 @@ fn a_topologys_binding_that_may_not_be_made_is_named_and_is_no_error() {
 }
 
 #[test]
-fn nothing_is_declared_or_asked_for_when_declaring_is_turned_off() {
+fn declare_false_declares_nothing_and_asks_for_nothing() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     raw.quorum("q");
@@ -261,7 +262,7 @@ fn nothing_is_declared_or_asked_for_when_declaring_is_turned_off() {
 }
 
 #[test]
-fn what_is_on_a_cluster_node_that_is_down_is_a_warning_for_a_consumer() {
+fn queues_on_a_down_node_are_warnings_for_a_consumer() {
     logs::capture();
     let vhost = Vhost::new();
     let raw = vhost.raw();
@@ -289,7 +290,7 @@ fn what_is_on_a_cluster_node_that_is_down_is_a_warning_for_a_consumer() {
 }
 
 #[test]
-fn without_configure_rights_a_consumer_comes_back_while_the_node_of_its_dead_letters_is_down() {
+fn consumer_recovers_while_its_dead_letter_node_is_down() {
     logs::capture();
     let vhost = Vhost::new();
     let owner = connect(&vhost);

@@ -1,4 +1,5 @@
-//! Topologies on a live broker: what the plan says is what stands, and a plan with a problem declares nothing.
+//! Tests of topologies on a broker: what the plan says is declared, and a plan with a problem
+//! declares nothing.
 
 use amiquip::AmqpProperties;
 use rungmq::{Ack, Connection, Error, ExchangeKind, Queue, RetryPolicy, Topology};
@@ -84,7 +85,7 @@ fn the_plan_is_what_stands_afterwards() {
         .bind("own", "amq.topic", "#");
     let plan = topology.plan().unwrap();
     topology.apply(&mq).unwrap();
-    // The broker makes every exclusive queue transient, whatever was asked for.
+    // The broker makes every exclusive queue transient.
     let plan = plan
         .to_string()
         .replace("(durable, exclusive)", "(transient, exclusive)");
@@ -100,7 +101,7 @@ fn the_plan_is_what_stands_afterwards() {
 }
 
 #[test]
-fn a_topology_with_problems_declares_nothing_and_names_all_of_them() {
+fn topology_with_problems_declares_nothing_and_names_all() {
     let vhost = Vhost::new();
     let mq = connect(&vhost);
     let before = Declared::on(&vhost);
@@ -140,9 +141,10 @@ fn a_topology_with_problems_declares_nothing_and_names_all_of_them() {
     mq.close().unwrap();
 }
 
-/// The broker itself dead-letters by the name that was chosen; the library's own copies reach the queue by its name.
+/// The broker itself dead-letters by the name that was chosen; the library's own copies reach the
+/// queue by its name.
 #[test]
-fn a_renamed_dead_letter_exchange_takes_what_the_broker_gives_up() {
+fn renamed_dead_letter_exchange_takes_expired_messages() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     let mq = connect(&vhost);
@@ -180,7 +182,7 @@ fn a_renamed_dead_letter_exchange_takes_what_the_broker_gives_up() {
 }
 
 #[test]
-fn an_exclusive_queue_is_consumed_by_its_connection_and_ends_with_it() {
+fn exclusive_queue_ends_with_its_connection() {
     let vhost = Vhost::new();
     let raw = vhost.raw();
     let mq = connect(&vhost);
