@@ -140,7 +140,7 @@ impl PublisherThread {
         let life = self.settings.clock.now();
         let life = life.saturating_duration_since(self.opened_at);
         self.backoff.lasted(life);
-        let not_before = (!self.backoff.is_at_once()).then(|| self.after_a_pause());
+        let not_before = (!self.backoff.take_immediate_attempt()).then(|| self.after_a_pause());
         self.state = State::Absent { not_before };
     }
 }
