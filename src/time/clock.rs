@@ -1,6 +1,7 @@
 //! The clock of waits, ages, paces, backoff and expiry, which a test can own.
 //!
-//! Deadlines, watchdogs and call limits use [`monotonic`] instead: they hold in a test as they do in a service.
+//! Deadlines, watchdogs and call timeouts use [`monotonic`] instead: in a test they are those of a
+//! service.
 
 #![allow(
     clippy::disallowed_methods,
@@ -15,7 +16,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The time of waits, ages, paces, backoff and expiry.
+/// A source of time, timers, jitter and threads.
 pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Now, on the clock's monotonic scale.
     fn now(&self) -> Instant;
@@ -23,13 +24,14 @@ pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Now, in milliseconds since 1970.
     fn epoch_millis(&self) -> i64;
 
-    /// Becomes ready at `due`, so that a wait is one `select` over time, stop and death.
+    /// Sets a timer for `due`. A wait is one `select` over the timer and the signals that end it
+    /// early.
     fn at(&self, due: Instant) -> Timer;
 
-    /// A number from 0 to 1, for spreading waits.
+    /// A number from 0 to 1, for the jitter of waits.
     fn chance(&self) -> f64;
 
-    /// Starts a thread whose work this clock waits for before it moves on.
+    /// Starts a thread. A test clock waits for its work before it moves on.
     fn spawn(
         &self,
         role: Role,
@@ -38,32 +40,34 @@ pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
     ) -> Result<(), SpawnError>;
 }
 
-/// Becomes ready at its time, once, and is over with its drop.
+/// One-shot timer. Dropping it cancels it.
 #[derive(Debug)]
 pub(crate) struct Timer {
     due: Receiver<Instant>,
-    _alarm: Option<Arc<Sender<Instant>>>,
+    /// Kept by the timers of a test clock only: a receiver without a sender counts as ready.
+    _sender: Option<Arc<Sender<Instant>>>,
 }
 
 impl Timer {
-    /// A timer, and how to make it ready for as long as somebody has it.
+    /// A timer, and the sender that makes it ready, which cannot be upgraded after the timer's
+    /// drop.
     pub(crate) fn new() -> (Self, Weak<Sender<Instant>>) {
-        let (alarm, due) = bounded(1);
-        // Kept with the timer: a receiver without a sender counts as ready.
-        let alarm = Arc::new(alarm);
-        let weak = Arc::downgrade(&alarm);
+        let (sender, due) = bounded(1);
+        let sender = Arc::new(sender);
+        let weak = Arc::downgrade(&sender);
         let timer = Self {
             due,
-            _alarm: Some(alarm),
+            _sender: Some(sender),
         };
         (timer, weak)
     }
 
+    /// A timer that is never due.
     pub(crate) fn never() -> Self {
         crossbeam_channel::never().into()
     }
 
-    /// Whether its time has come; only the first to ask is told.
+    /// Whether it is due. True once: the call that returns true consumes the event.
     pub(crate) fn is_due(&self) -> bool {
         self.due.try_recv().is_ok()
     }
@@ -71,7 +75,7 @@ impl Timer {
 
 impl From<Receiver<Instant>> for Timer {
     fn from(due: Receiver<Instant>) -> Self {
-        Self { due, _alarm: None }
+        Self { due, _sender: None }
     }
 }
 
@@ -83,7 +87,7 @@ impl Deref for Timer {
     }
 }
 
-/// The system's own time.
+/// The clock of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SystemClock;
 
