@@ -66,7 +66,7 @@ pub(super) enum Phase {
     Down(String),
     Closing,
     Closed,
-    /// Lost for this reason, and not recovered any more.
+    /// Lost for this reason, after the last attempt to recover.
     GaveUp(String),
 }
 
@@ -220,7 +220,7 @@ impl ConnectionState {
         }
     }
 
-    /// Stops the consumers, so that no handler starts any more, and tells the supervisor to close.
+    /// Stops the consumers, so that no further handler starts, and tells the supervisor to close.
     ///
     /// Returns the consumers that had ended before, to be dropped after the state is unlocked.
     fn begin_close(&self, lifecycle: &mut Lifecycle, deadline: Deadline) -> Vec<Consumer> {
