@@ -194,6 +194,7 @@ impl ConnectionBuilder {
         }
         let mut url = BrokerUrl::parse(&self.url).map_err(|error| configuration(&error))?;
         if let Some(interval) = self.heartbeat {
+            // AMQP negotiates whole seconds; rounding down could turn heartbeats off.
             let seconds = interval.as_millis().div_ceil(1000);
             url.heartbeat = u16::try_from(seconds)
                 .map_err(|_| configuration(&"the heartbeat is longer than 65535 s"))?;
@@ -216,6 +217,7 @@ impl ConnectionBuilder {
             return Err(Error::Configuration(text));
         }
         let broker = broker::named(&url.name, url.profile).map_err(Error::Configuration)?;
+        // On a broker with a test clock, the connection shares that clock.
         let clock: Arc<dyn Clock> = broker.clock().clone();
         let transport = MemoryTransport {
             broker,

@@ -73,6 +73,7 @@ impl Connection {
         let what = format!("replaying the queue {dead_letters:?}");
         let (moved, failed) = self.on_channel(&what, Duration::MAX, move |channel| {
             let mut moved = 0;
+            // A message that fails again returns to this queue, so only those here now are moved.
             let held = channel.count(&dead_letters)?;
             while moved < held {
                 let Some(delivery) = channel.pull(&dead_letters)? else {
@@ -85,6 +86,8 @@ impl Connection {
                 match PublishErrorKind::of(services.publisher.publish(message)) {
                     None => channel.ack(tag, false)?,
                     Some(kind) => {
+                        // The requeue keeps the message even if the broker has the copy: a
+                        // duplicate is better than a loss.
                         channel.nack(tag)?;
                         return Ok((moved, Some(kind)));
                     }
@@ -127,6 +130,7 @@ impl Connection {
         };
         let clock = &core.services.clock;
         clock.spawn(Role::Owner, "rungmq-errand".to_owned(), Box::new(errand))?;
+        // The thread cannot be interrupted: after a timeout it ends with its call.
         select! {
             recv(answer) -> result => result.unwrap_or_else(|_| Err(link.lost())),
             recv(link.gone()) -> _ => Err(link.lost()),

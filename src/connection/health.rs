@@ -138,6 +138,7 @@ impl Connection {
             status,
             checked: since_epoch(core.services.clock.epoch_millis()),
             since: since_epoch(since),
+            // A consumer's or the publisher's problem is not part of the connection's history.
             last_error: last_error.or_else(|| detail.clone()),
             detail,
             consumers: consumers.len(),

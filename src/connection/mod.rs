@@ -181,13 +181,10 @@ impl Connection {
                 Err(kind) => Err(PublishError::new(kind, Some(message))),
             });
         }
-        let mut answers = self
-            .0
-            .core
-            .services
-            .publisher
-            .publish_all(outgoing)
-            .into_iter();
+        // The publisher answers in the order of `outgoing`, which skips the messages that failed
+        // above.
+        let publisher = &self.0.core.services.publisher;
+        let mut answers = publisher.publish_all(outgoing).into_iter();
         let mut finish = |(message, envelope)| match answers.next().and_then(PublishErrorKind::of) {
             None => Ok(envelope),
             Some(kind) => Err(PublishError::new(kind, Some(message))),
@@ -202,6 +199,7 @@ impl Connection {
         let core = &self.0.core;
         let uplink = core.state.uplink();
         let uplink = uplink.map_err(|error| {
+            // The message does not reach the publisher, so its refusal is counted here.
             core.services
                 .publisher
                 .count_refused(message.target_exchange());
@@ -306,6 +304,7 @@ impl Registrar for Core {
     fn services(&self) -> Result<(Services, Uplink), Error> {
         let uplink = self.state.uplink()?;
         match self.state.phase() {
+            // While the connection closes it can publish, but no consumer may start.
             Phase::Closing => Err(Error::Closed),
             _ => Ok((self.services.clone(), uplink)),
         }

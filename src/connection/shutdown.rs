@@ -47,6 +47,7 @@ impl Shutdown<'_> {
     /// Drains the consumers, then closes the publisher, the link and the sockets.
     pub(super) fn close(&self, deadline: Deadline) {
         let consumers = self.state.consumers();
+        // A consumer whose cancel has reported its deliveries does not report them twice.
         let mut to_report = consumers.clone();
         to_report.retain(|consumer| !consumer.has_reported());
         let mut drain = Drain {
@@ -59,6 +60,7 @@ impl Shutdown<'_> {
             self.wait_for(&signals, Duration::ZERO, &mut drain);
         }
         if drain.deadline.has_passed() {
+            // Ends the generations, so that no outcome or copy is written after the deadline.
             consumers.iter().for_each(Consumer::cut);
         } else if consumers.iter().any(|consumer| !consumer.has_ended()) {
             // The handlers that are left wait for this close themselves. Their calls return now, so
@@ -75,6 +77,7 @@ impl Shutdown<'_> {
             uplink.link.close();
             self.wait_for(&[uplink.link.gone()], GRACE, &mut drain);
         }
+        // Also ends the publishing socket, and dials that are still in progress.
         self.sockets.kill_all();
         let join_limit = Deadline::within(JOIN_TIMEOUT);
         for consumer in &consumers {

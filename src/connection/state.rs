@@ -152,6 +152,7 @@ impl ConnectionState {
         let mut lifecycle = self.0.lifecycle.lock();
         _ended = lifecycle.take_ended_consumers();
         lifecycle.consumers.push(consumer.clone());
+        // A close that began before the registration did not stop this consumer.
         if !matches!(lifecycle.phase, Phase::Up | Phase::Down(_)) {
             consumer.stop(Deadline::within(Duration::ZERO));
         }

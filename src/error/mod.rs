@@ -78,6 +78,7 @@ impl Error {
             Failure::Refused { code, text } => Self::Broker { action, code, text },
             Failure::Lost(reason) => Self::ConnectionLost { reason },
             Failure::TimedOut => Self::Timeout { action },
+            // More channels than `channel_max` is a matter of the URL, not of the broker's state.
             Failure::NoChannelLeft => Self::Configuration(format!("{action}: {failure}")),
         }
     }

@@ -1,4 +1,4 @@
-//! Declares sets of objects, and judges the broker's refusals.
+//! Declares sets of objects, and interprets the broker's refusals.
 
 use super::{Admin, Operation};
 use crate::error::Error;

@@ -114,6 +114,7 @@ impl Dialler {
                 Ok(dialled) => return Ok(dialled),
                 Err(error) => last = error,
             }
+            // Only a failure moves on, so the address that answered stays first.
             self.next.store(index + 1, Ordering::Relaxed);
         }
         Err(last)

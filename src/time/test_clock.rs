@@ -262,6 +262,7 @@ impl TestClock {
         let now = due.unwrap_or(until);
         time.passed = now.saturating_duration_since(self.0.began);
         let fired = due.and_then(|_| time.timers.pop_first());
+        // The thread that the timer wakes reads the time.
         drop(time);
         if let Some(alarm) = fired.and_then(|(_, alarm)| alarm.sender.upgrade()) {
             let _ = alarm.send(now);
