@@ -151,8 +151,9 @@ pub mod docs;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use connection::health_report::{Health, HealthStatus};
-pub use connection::{Connection, ConnectionBuilder, ConsumerGroup, RunningGroup};
+pub use connection::{
+    Connection, ConnectionBuilder, ConsumerGroup, Health, HealthStatus, RunningGroup,
+};
 pub use consumer::{Consumer, ConsumerBuilder, SetAsideFailure};
 pub use error::{DrainTimeout, Error, StrandedDelivery};
 pub use handler::{Ack, Answer, FatalError};

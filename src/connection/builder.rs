@@ -1,16 +1,22 @@
-//! How a connection is made.
+//! The builder of connections: its options, and the parts that an open connection starts.
 
-use super::Connection;
+use super::state::ConnectionState;
+use super::supervisor::{Supervisor, SupervisorSettings, open_uplink};
+use super::{Connection, ConnectionSettings, Core, Handle};
 #[cfg(any(test, feature = "testing"))]
 use crate::broker::{self, MemoryTransport, MemoryUrl};
+use crate::consumer::Services;
 use crate::error::Error;
+use crate::link::{Backoff, Dialler, Sockets};
 use crate::metrics::{Metrics, Observer};
+use crate::publisher::{Publisher, PublisherSettings};
 use crate::retry::{DEFAULT_THRESHOLD, RetryPolicy};
-use crate::time::clock::SystemClock;
+use crate::time::clock::{Clock, SystemClock};
 use crate::transport::Transport;
 #[cfg(feature = "tls")]
 use crate::transport::amqp::tls::TlsOptions;
 use crate::transport::amqp::{AmqpTransport, BrokerUrl};
+use crossbeam_channel::unbounded;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +26,7 @@ const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_RECOVERY_BACKOFF: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(30));
 
-/// How a connection is made. Made by [`Connection::builder`]; [`open`](Self::open) ends it.
+/// The options of a connection, from [`Connection::builder`] to [`open`](Self::open).
 ///
 /// ```no_run
 /// use rungmq::{Connection, RetryPolicy};
@@ -36,20 +42,20 @@ const DEFAULT_RECOVERY_BACKOFF: (Duration, Duration) =
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "no connection is made until it is opened"]
+#[must_use = "a builder does nothing until it is opened"]
 pub struct ConnectionBuilder {
     url: String,
     hosts: Vec<String>,
-    pub(super) origin: Option<String>,
-    pub(super) policy: RetryPolicy,
-    pub(super) threshold: Duration,
-    pub(super) prefetch: Option<u32>,
-    pub(super) confirm_timeout: Duration,
+    origin: Option<String>,
+    policy: RetryPolicy,
+    threshold: Duration,
+    prefetch: Option<u32>,
+    confirm_timeout: Duration,
     connect_timeout: Option<Duration>,
     heartbeat: Option<Duration>,
-    pub(super) recovery_backoff: (Duration, Duration),
-    pub(super) recovery_attempts: Option<u32>,
-    pub(super) metrics: Metrics,
+    recovery_backoff: (Duration, Duration),
+    recovery_attempts: Option<u32>,
+    metrics: Metrics,
     #[cfg(feature = "tls")]
     tls: TlsOptions,
 }
@@ -74,121 +80,134 @@ impl ConnectionBuilder {
         }
     }
 
-    /// Further addresses, `host` or `host:port`, with the URL's login and, where none is named, its port. Each attempt to
-    /// connect tries all of them in turn, the URL's own first, later the one that answered last. There are none by default.
+    /// Sets further addresses, `host` or `host:port`, which use the URL's login and default to its
+    /// port. Defaults to none.
     ///
-    /// An embedded broker, `memory://`, has none: to open a connection to it with further addresses is
-    /// [`Error::Configuration`].
+    /// Each attempt to connect tries every address in turn: the URL's own first, later the one that
+    /// answered last.
+    ///
+    /// An embedded broker (`memory://`) has no further addresses; with them, [`open`](Self::open)
+    /// fails with [`Error::Configuration`].
     pub fn hosts<H: Into<String>>(mut self, hosts: impl IntoIterator<Item = H>) -> Self {
         self.hosts = hosts.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Who publishes, as `service@host`: the `x-acemq-origin` of messages published here. Defaults to `rungmq@{hostname}`.
+    /// Sets the origin of published messages, their header `x-acemq-origin`, as `service@host`.
+    /// Defaults to `rungmq@{hostname}`.
     pub fn origin(mut self, origin: impl Into<String>) -> Self {
         self.origin = Some(origin.into());
         self
     }
 
-    /// The retry policy of consumers that name none. Defaults to [`RetryPolicy::none`].
+    /// Sets the retry policy of consumers without their own. Defaults to [`RetryPolicy::none`].
     pub fn retry_policy(mut self, policy: RetryPolicy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// From this delay on a retry waits on the broker, for consumers that name no threshold. Defaults to 30 s; zero is
-    /// never on the broker.
+    /// Sets the delay from which on a retry waits on the broker, for consumers without their own
+    /// threshold. Defaults to 30 s. With zero no retry waits on the broker.
     pub fn retry_threshold(mut self, threshold: Duration) -> Self {
         self.threshold = threshold;
         self
     }
 
-    /// The prefetch of consumers that name none, from 1 to 65535. Defaults to 20, or to the consumer's concurrency if that
-    /// is larger.
+    /// Sets the prefetch of consumers without their own, from 1 to 65535 deliveries. Defaults to
+    /// 20, or to the consumer's concurrency if that is larger.
     pub fn prefetch(mut self, deliveries: u32) -> Self {
         self.prefetch = Some(deliveries);
         self
     }
 
-    /// How long a publish or a copy waits for the broker's confirm once it is sent. Defaults to 10 s. After that it is unknown
-    /// whether the broker has the message.
+    /// Sets how long a publish, or a copy of a delivery, waits for the broker's confirm after it is
+    /// sent. Defaults to 10 s. After a timeout it is unknown whether the broker has the message.
     pub fn confirm_timeout(mut self, timeout: Duration) -> Self {
         self.confirm_timeout = timeout;
         self
     }
 
-    /// How long one attempt to connect to one address may take, and how long each call that waits for the broker (to declare,
-    /// to check, to pull). Defaults to the URL's `connection_timeout`, else to 10 s.
+    /// Sets the timeout of one attempt to connect to one address, and of each call that waits for
+    /// the broker, such as to declare, check or pull. Defaults to the URL's `connection_timeout`,
+    /// else to 10 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
         self
     }
 
-    /// The heartbeat that is asked for, in whole seconds, rounded up; the broker may insist on a shorter one. A dead peer is
-    /// noticed after about twice that. Defaults to the URL's `heartbeat`, else to 10 s. Zero turns heartbeats off: a dead
-    /// peer is then noticed only by a call that gets no answer.
+    /// Sets the heartbeat interval to request, rounded up to whole seconds; the broker may impose a
+    /// shorter one. Defaults to the URL's `heartbeat`, else to 10 s.
+    ///
+    /// A dead peer is detected after about two intervals. Zero turns heartbeats off: a dead peer is
+    /// then detected only by a call without an answer.
     pub fn heartbeat(mut self, interval: Duration) -> Self {
         self.heartbeat = Some(interval);
         self
     }
 
-    /// How long to pause before a lost connection is tried again: `first`, doubling to `longest`, spread by a fifth both
-    /// ways. Defaults to 0.5 s and 30 s. The first attempt comes at once, unless the connection is lost a second time soon
-    /// after. Less than 10 ms counts as 10 ms.
+    /// Sets the pauses between attempts to recover a lost connection: `first`, doubling up to
+    /// `longest`, with a jitter of ±20 %. Defaults to 0.5 s and 30 s; the minimum is 10 ms.
+    ///
+    /// The first attempt has no pause, unless the connection is lost again soon after it came up.
     pub fn recovery_backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.recovery_backoff = (first, longest);
         self
     }
 
-    /// How many attempts in a row are made to recover a lost connection; then it counts as closed, and
-    /// [`Connection::wait`] returns the reason. Each tries every address. Defaults to no limit; 0 makes a
-    /// loss the end.
+    /// Limits the attempts in a row to recover a lost connection, each of which tries every
+    /// address. Defaults to no limit; with 0 a lost connection is not recovered.
+    ///
+    /// After the last attempt the connection counts as closed, and [`Connection::wait`] returns the
+    /// reason.
     pub fn recovery_attempts(mut self, attempts: u32) -> Self {
         self.recovery_attempts = Some(attempts);
         self
     }
 
-    /// Who hears of everything worth measuring. Nobody does by default; each call adds one.
+    /// Adds an observer, which receives every metrics event. There is none by default.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.metrics.add(observer);
         self
     }
 
-    /// How `amqps://` connections verify the broker. Defaults to the system's certificate authorities.
+    /// Sets how `amqps://` connections verify the broker. Defaults to the system's certificate
+    /// authorities.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, options: TlsOptions) -> Self {
         self.tls = options;
         self
     }
 
-    /// Connects.
+    /// Opens the connection.
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`] when the URL, an option or a certificate file cannot be used, or no thread can be started;
-    /// [`Error::Connect`] when no address could be reached or logged in to within the limit. It has the last address and
-    /// reason; a wrong password takes RabbitMQ some seconds to refuse.
+    /// [`Error::Configuration`] when the URL, an option or a certificate file cannot be used, or a
+    /// thread fails to start. [`Error::Connect`] when the client cannot connect and log in at any
+    /// address within the timeout; it names the last address and the reason. RabbitMQ takes some
+    /// seconds to refuse a wrong password.
     pub fn open(self) -> Result<Connection, Error> {
-        let unusable = |error: &dyn fmt::Display| Error::Configuration(error.to_string());
+        let configuration = |error: &dyn fmt::Display| Error::Configuration(error.to_string());
         if is_embedded(&self.url) {
             return self.open_embedded();
         }
-        let mut url = BrokerUrl::parse(&self.url).map_err(|error| unusable(&error))?;
+        let mut url = BrokerUrl::parse(&self.url).map_err(|error| configuration(&error))?;
         if let Some(interval) = self.heartbeat {
+            // AMQP negotiates whole seconds; rounding down could turn heartbeats off.
             let seconds = interval.as_millis().div_ceil(1000);
             url.heartbeat = u16::try_from(seconds)
-                .map_err(|_| unusable(&"the heartbeat is longer than 65535 s"))?;
+                .map_err(|_| configuration(&"the heartbeat is longer than 65535 s"))?;
         }
-        let limit = self.limit(url.connection_timeout);
+        let limit = self.call_timeout(url.connection_timeout);
         let mut urls = vec![url.clone()];
         for host in &self.hosts {
-            urls.push(url.at(host).map_err(|error| unusable(&error))?);
+            urls.push(url.at(host).map_err(|error| configuration(&error))?);
         }
         let transports = urls
             .into_iter()
             .map(|url| self.transport(url))
             .collect::<Result<Vec<_>, _>>()?;
-        Connection::open_over(self, transports, limit, SystemClock::shared())
+        self.connect(transports, limit, SystemClock::shared())
     }
 
     #[cfg(not(any(test, feature = "testing")))]
@@ -201,21 +220,83 @@ impl ConnectionBuilder {
     fn open_embedded(self) -> Result<Connection, Error> {
         let url = MemoryUrl::parse(&self.url).map_err(Error::Configuration)?;
         if !self.hosts.is_empty() {
-            let text = "an embedded broker has no further hosts".to_owned();
+            let text = "an embedded broker has no further addresses".to_owned();
             return Err(Error::Configuration(text));
         }
         let broker = broker::named(&url.name, url.profile).map_err(Error::Configuration)?;
+        // On a broker with a test clock, the connection shares that clock.
         let clock = broker.clock().clone();
         let transport = MemoryTransport {
             broker,
             heartbeat: self.heartbeat.unwrap_or(url.heartbeat),
             channel_max: url.channel_max.filter(|most| *most > 0).unwrap_or(u16::MAX),
         };
-        let limit = self.limit(url.connection_timeout);
-        Connection::open_over(self, vec![Arc::new(transport)], limit, clock)
+        let limit = self.call_timeout(url.connection_timeout);
+        self.connect(vec![Arc::new(transport)], limit, clock)
     }
 
-    fn limit(&self, of_url: Option<Duration>) -> Duration {
+    /// Dials the first link, and starts the publisher and the supervisor. `limit` bounds each
+    /// attempt to connect and each call.
+    fn connect(
+        self,
+        transports: Vec<Arc<dyn Transport>>,
+        limit: Duration,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Connection, Error> {
+        let sockets = Sockets::default();
+        let dialler = Dialler::new(transports, limit, sockets.clone(), clock.clone());
+        let dialler = Arc::new(dialler);
+        let commands = unbounded();
+        let uplink =
+            open_uplink(&dialler, limit, 0, &commands.0).map_err(|error| Error::Connect {
+                address: error.address,
+                reason: error.reason,
+            })?;
+        let (first, longest) = self.recovery_backoff;
+        let backoff = Backoff::new(first, longest);
+        let (publisher, publisher_ended) = Publisher::start(PublisherSettings {
+            dialler: dialler.clone(),
+            clock: clock.clone(),
+            metrics: self.metrics.clone(),
+            confirm_timeout: self.confirm_timeout,
+            connect_timeout: limit,
+            backoff,
+            view: Arc::default(),
+            writing: Arc::default(),
+        })?;
+        let services = Services {
+            publisher,
+            clock: clock.clone(),
+            metrics: self.metrics,
+            call_timeout: limit,
+        };
+        let state = ConnectionState::new(commands.0.clone(), uplink.clone(), clock);
+        let supervisor = SupervisorSettings {
+            commands,
+            state: state.clone(),
+            services: services.clone(),
+            dialler,
+            sockets,
+            publisher_ended,
+            backoff,
+            max_attempts: self.recovery_attempts,
+        };
+        Supervisor::start(supervisor, uplink)?;
+        let settings = ConnectionSettings {
+            origin: self.origin.unwrap_or_else(default_origin),
+            policy: self.policy,
+            threshold: self.threshold,
+            prefetch: self.prefetch,
+        };
+        let core = Arc::new(Core {
+            settings,
+            services,
+            state,
+        });
+        Ok(Connection(Arc::new(Handle { core })))
+    }
+
+    fn call_timeout(&self, of_url: Option<Duration>) -> Duration {
         self.connect_timeout
             .or(of_url)
             .unwrap_or(DEFAULT_CONNECT_TIMEOUT)
@@ -254,4 +335,9 @@ impl fmt::Debug for ConnectionBuilder {
             .field("policy", &self.policy)
             .finish_non_exhaustive()
     }
+}
+
+fn default_origin() -> String {
+    let host = gethostname::gethostname().to_string_lossy().into_owned();
+    format!("rungmq@{}", if host.is_empty() { "unknown" } else { &host })
 }

@@ -1,4 +1,4 @@
-//! Declaring topologies and ladders over a connection.
+//! Declares topologies and retry ladders over a connection.
 
 use super::Connection;
 use crate::error::Error;
@@ -8,15 +8,18 @@ use crate::topology::{Topology, retry_share};
 use log::warn;
 
 impl Topology {
-    /// Declares everything on the broker, in the order of the [plan](Topology::plan). What stands already and is equal
-    /// stays as it is, so that every service can apply its topology at every start. A user without the right to declare
-    /// can do so too: where everything stands already, a warning says what was not declared.
+    /// Declares everything on the broker, in the order of the [plan](Topology::plan).
+    ///
+    /// What already exists with the same arguments stays as it is, so a service can apply its
+    /// topology at every start. A user without permission to declare can do so, too, when
+    /// everything exists already: a warning then lists what could not be declared.
     ///
     /// # Errors
     ///
-    /// [`Error::Topology`] with every problem at once when the topology itself is wrong: nothing was sent then.
-    /// [`Error::Broker`] for the first declaration that the broker refused, with its name and the broker's words; what was
-    /// declared before it stands. [`Error::Timeout`], [`Error::ConnectionLost`] and [`Error::Closed`].
+    /// [`Error::Topology`] lists every problem of the topology itself; nothing was sent then.
+    /// [`Error::Broker`] is the first declaration that the broker refused, with its name and the
+    /// broker's reply; earlier declarations stay in place. [`Error::Timeout`],
+    /// [`Error::ConnectionLost`] and [`Error::Closed`] as for every call.
     pub fn apply(&self, connection: &Connection) -> Result<(), Error> {
         let plan = self.plan()?;
         for warning in plan.warnings() {
@@ -28,11 +31,12 @@ impl Topology {
 }
 
 impl RetryLadder {
-    /// Declares the retry exchange, the rungs, and the binding that brings messages home. The source queue must exist.
+    /// Declares the retry exchange, the rungs (the retry queues), and the binding that returns
+    /// messages to the source queue, which must exist.
     ///
     /// # Errors
     ///
-    /// As [`Topology::apply`], but for [`Error::Topology`].
+    /// Those of [`Topology::apply`] except [`Error::Topology`].
     pub fn declare(&self, connection: &Connection) -> Result<(), Error> {
         connection.declare(&retry_share(self.source(), self), &[])
     }
@@ -40,8 +44,8 @@ impl RetryLadder {
 
 impl Connection {
     fn declare(&self, declarations: &[Declaration], sources: &[&str]) -> Result<(), Error> {
-        let admin = self.0.core.status.uplink()?.admin;
-        admin.declare_all(declarations, sources, "a topology is applied")?;
+        let admin = self.0.core.state.uplink()?.admin;
+        admin.declare_all(declarations, sources, "applying a topology")?;
         Ok(())
     }
 }

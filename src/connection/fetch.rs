@@ -1,4 +1,4 @@
-//! Taking single messages out of queues, and moving dead letters back.
+//! Fetches single messages, and moves dead letters back to their queue.
 
 use super::Connection;
 use crate::error::Error;
@@ -16,15 +16,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Connection {
-    /// Takes one message out of a queue, or `None` when the queue is empty.
+    /// Takes one message out of a queue; `None` when the queue is empty.
     ///
-    /// The message is acknowledged before it is returned, so it is lost if the process ends right then: this is for tools and
-    /// tests that look into dead-letter and parked queues. To handle messages, [`consume`](Self::consume) them.
+    /// The message is acknowledged before it is returned, so it is lost if the process ends before
+    /// it is handled. This is for tools and tests that look into dead-letter and parked queues; a
+    /// service [consumes](Self::consume) its messages.
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when the queue does not exist or may not be read; [`Error::NameTooLong`], [`Error::Timeout`],
-    /// [`Error::ConnectionLost`] and [`Error::Closed`]. After a timeout the message may be lost.
+    /// [`Error::Broker`] when the queue does not exist or may not be read; [`Error::NameTooLong`],
+    /// [`Error::Timeout`], [`Error::ConnectionLost`] and [`Error::Closed`]. After a timeout the
+    /// message may be lost.
     pub fn pull(&self, queue: &str) -> Result<Option<Message<Vec<u8>>>, Error> {
         naming::check("queue", queue)?;
         let name = queue.to_owned();
@@ -46,27 +48,32 @@ impl Connection {
         }))
     }
 
-    /// Moves the dead letters of a queue back to it, to be handled afresh: attempt 1, without an error, and its age counted
-    /// from now. Where each was first published stays known. Returns how many were moved.
+    /// Moves the dead letters of a queue back to it, and returns how many it moved.
     ///
-    /// Each is acknowledged in `{queue}.dlq` only after the broker has confirmed it in the queue. It ends after as many
-    /// messages as the dead-letter queue held at first, so that messages that fail again at once do not go round for ever.
+    /// Each message starts afresh, with attempt 1, no error, and an age that counts from now; where
+    /// it was first published is kept. A message is acknowledged in `{queue}.dlq` only after the
+    /// broker has confirmed it in the queue. The call moves at most as many messages as the
+    /// dead-letter queue held when it began, so that messages that fail again do not keep it busy.
     ///
     /// # Errors
     ///
-    /// The first failure ends it; the messages moved before it stay moved, and no message is lost. [`Error::Broker`] when there
-    /// is no dead-letter queue, [`Error::Publish`] when the queue itself does not take a message. One whose publish has no
-    /// answer, or whose acknowledgement fails, stays in the dead-letter queue and may stand in the queue as well.
-    /// [`Error::ConnectionLost`], [`Error::Timeout`] and [`Error::Closed`] as for every call, [`Error::NameTooLong`] when
-    /// `{queue}.dlq` is.
+    /// The first failure ends the call; messages moved before it stay moved, and none is lost.
+    ///
+    /// * [`Error::Broker`] when there is no dead-letter queue.
+    /// * [`Error::Publish`] when the queue does not take a message. A message whose publish is not
+    ///   confirmed stays in the dead-letter queue, and may be in the queue as well. So may one
+    ///   whose acknowledgement fails.
+    /// * [`Error::NameTooLong`] for the name `{queue}.dlq`.
+    /// * [`Error::ConnectionLost`], [`Error::Timeout`] and [`Error::Closed`] as for every call.
     pub fn replay(&self, queue: &str) -> Result<usize, Error> {
         let dead_letters = naming::dead_letter_queue(queue);
         naming::check("dead-letter queue", &dead_letters)?;
         let (source, services) = (queue.to_owned(), self.0.core.services.clone());
-        let frame_max = self.0.core.status.uplink()?.link.frame_max();
+        let frame_max = self.0.core.state.uplink()?.link.frame_max();
         let what = format!("replaying the queue {dead_letters:?}");
         let (moved, failed) = self.on_channel(&what, Duration::MAX, move |channel| {
             let mut moved = 0;
+            // A message that fails again returns to this queue, so only those here now are moved.
             let held = channel.count(&dead_letters)?;
             while moved < held {
                 let Some(delivery) = channel.get(&dead_letters)? else {
@@ -79,6 +86,8 @@ impl Connection {
                 match PublishErrorKind::of(services.publisher.publish(message)) {
                     None => channel.ack(tag, false)?,
                     Some(kind) => {
+                        // The requeue keeps the message even if the broker has the copy: a
+                        // duplicate is better than a loss.
                         channel.nack(tag)?;
                         return Ok((moved, Some(kind)));
                     }
@@ -97,7 +106,9 @@ impl Connection {
         open(delivery, self.0.core.services.clock.epoch_millis())
     }
 
-    /// Runs `work` on a throw-away channel, on a thread of its own: no call to the broker is made on a caller's thread.
+    /// Runs `work` on a channel and a thread of its own, and waits for it at most `limit`.
+    ///
+    /// A call to the broker cannot be interrupted, so a caller's thread never makes one.
     fn on_channel<R: Send + 'static>(
         &self,
         what: &str,
@@ -105,7 +116,7 @@ impl Connection {
         work: impl FnOnce(&dyn Channel) -> Result<R, Failure> + Send + 'static,
     ) -> Result<R, Error> {
         let core = &self.0.core;
-        let link = core.status.uplink()?.link;
+        let link = core.state.uplink()?.link;
         let (reply, answer) = bounded(1);
         let (opening, open_limit) = (link.clone(), core.services.call_timeout);
         let errand = move || {
@@ -114,10 +125,12 @@ impl Connection {
                 channel.close()?;
                 Ok(done)
             });
-            drop(reply.send(result));
+            // The caller may have timed out and dropped the receiver.
+            let _ = reply.send(result);
         };
         let clock = &core.services.clock;
         clock.spawn(Role::Owner, "rungmq-errand".to_owned(), Box::new(errand))?;
+        // The thread cannot be interrupted: after a timeout it ends with its call.
         select! {
             recv(answer) -> result => result.unwrap_or_else(|_| Err(link.lost())),
             recv(link.gone()) -> _ => Err(link.lost()),

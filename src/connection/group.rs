@@ -1,4 +1,4 @@
-//! Several consumers of one queue, started and stopped together.
+//! Consumer groups: several consumers of one queue that start and stop together.
 
 use super::Connection;
 use crate::consumer::{Consumer, ConsumerBuilder, cancel};
@@ -8,9 +8,11 @@ use crate::message::Message;
 use crate::message::codec::{Decode, Json};
 use std::time::Duration;
 
-/// Several consumers of one queue: each has its own channel, prefetch and workers, and all call the same handler.
+/// Several consumers of one queue, each with its own channel, prefetch and workers, that share one
+/// handler.
 ///
-/// One consumer with a higher concurrency is enough for most services. A group helps where one channel is the bottleneck.
+/// One consumer with a higher concurrency is enough for most services. A group helps where one
+/// channel is the bottleneck.
 ///
 /// ```no_run
 /// use rungmq::{Connection, ConsumerGroup, Message};
@@ -33,7 +35,7 @@ pub struct ConsumerGroup<'a, C = Json> {
 }
 
 impl<'a> ConsumerGroup<'a> {
-    /// A group of `size` consumers of `queue`, each with the connection's defaults.
+    /// Makes a group of `size` consumers of `queue`, each with the connection's defaults.
     pub fn new(connection: &'a Connection, queue: impl Into<String>, size: usize) -> Self {
         Self {
             member: connection.consumer(queue),
@@ -43,7 +45,7 @@ impl<'a> ConsumerGroup<'a> {
 }
 
 impl<'a, C> ConsumerGroup<'a, C> {
-    /// Sets the options of the members: concurrency, prefetch, policy and codec are those of each one.
+    /// Sets the options of each member, such as its concurrency, prefetch, policy and codec.
     pub fn members<D>(
         self,
         configure: impl FnOnce(ConsumerBuilder<'a, C>) -> ConsumerBuilder<'a, D>,
@@ -54,11 +56,11 @@ impl<'a, C> ConsumerGroup<'a, C> {
         }
     }
 
-    /// Starts every member. When one cannot be started, the earlier ones are stopped.
+    /// Starts every member. When one fails to start, those already started are stopped.
     ///
     /// # Errors
     ///
-    /// A size of 0, and everything that [`ConsumerBuilder::start`] may refuse.
+    /// [`Error::Configuration`] for a size of 0; otherwise those of [`ConsumerBuilder::start`].
     pub fn start<T, R, F>(self, handle: F) -> Result<RunningGroup, Error>
     where
         C: Decode<T>,
@@ -78,20 +80,21 @@ impl<'a, C> ConsumerGroup<'a, C> {
 
 /// The running consumers of a [`ConsumerGroup`].
 ///
-/// Like a [`Consumer`] it is a handle: dropping it changes nothing, and closing the connection stops the members.
+/// Like a [`Consumer`] it is a handle: dropping it has no effect, and closing the connection stops
+/// the members.
 #[derive(Clone, Debug)]
 pub struct RunningGroup {
     members: Vec<Consumer>,
 }
 
 impl RunningGroup {
-    /// The members, in the order in which they were started.
+    /// The members, in the order in which they started.
     #[must_use]
     pub fn members(&self) -> &[Consumer] {
         &self.members
     }
 
-    /// The deliveries in flight of all members together.
+    /// The number of deliveries in flight, over all members.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.members.iter().map(Consumer::in_flight).sum()
@@ -103,7 +106,8 @@ impl RunningGroup {
         self.members.iter().all(Consumer::is_running)
     }
 
-    /// Stops every member at once and waits for what they have started, all by one deadline. See [`Consumer::cancel`].
+    /// Stops all members together and waits for their running handlers, by one deadline. See
+    /// [`Consumer::cancel`].
     ///
     /// # Errors
     ///

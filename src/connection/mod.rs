@@ -1,58 +1,57 @@
-//! The connection: the handle that a service holds, and what stands behind it.
-
-pub(crate) mod declare;
-pub(crate) mod health_report;
-pub(crate) mod state;
+//! The connection: the handle that a service holds, and the parts that it opens.
+//!
+//! The public handles share one `Handle`, and through it the core; the supervisor and the owner
+//! threads share the core's parts but never a handle, so the drop of the last handle closes.
 
 mod builder;
+mod declare;
 mod fetch;
 mod group;
 mod health;
+mod shutdown;
+mod state;
 mod supervisor;
 
 pub use builder::ConnectionBuilder;
 pub use group::{ConsumerGroup, RunningGroup};
+pub use health::{Health, HealthStatus};
 
 use crate::consumer::{Consumer, ConsumerBuilder, Registrar, Services};
 use crate::error::Error;
 use crate::handler::Answer;
-use crate::link::{Backoff, Dialler, Sockets, Uplink};
+use crate::link::Uplink;
 use crate::message::Message;
 use crate::message::delivery::Outgoing;
 use crate::message::envelope::Envelope;
 use crate::message::publish::Publish;
 use crate::message::publish::error::{PublishError, PublishErrorKind};
-use crate::publisher::{Publisher, PublisherSettings};
 use crate::retry::RetryPolicy;
-use crate::time::clock::Clock;
 use crate::time::deadline::Deadline;
-use crate::transport::Transport;
-use crossbeam_channel::unbounded;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use state::{Phase, Status};
+use state::{ConnectionState, Phase};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use supervisor::{Supervisor, open_uplink};
 
-/// What [`Connection::close`] allows.
+/// The timeout of [`Connection::close`].
 const DEFAULT_CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// How many publishes of a batch are prepared at a time.
-const BATCH: usize = 1024;
+/// How many messages of [`Connection::publish_all`] are encoded at a time, which bounds its memory.
+const BATCH_SIZE: usize = 1024;
 
 /// A connection to RabbitMQ: publishes, consumes, declares, and closes by a deadline.
 ///
-/// A cheap handle: clones are the same connection, and may be used from any thread. It holds two sockets, so that
-/// acknowledgements are never stuck behind publishes that the broker has blocked; the one that publishes is opened when it is
-/// first needed.
+/// It is a cheap handle: clones are the same connection, and any thread may use it. It has two
+/// sockets, so that acknowledgements are never stuck behind publishes that the broker has blocked;
+/// the publishing socket is opened when it is first needed.
 ///
-/// Dropping the last handle without [`close`](Self::close) stops everything at once, as `close_within(Duration::ZERO)` does,
-/// and takes a second at most: unsettled deliveries are delivered again. A handler that holds a clone keeps the connection
-/// open until its consumer has ended.
+/// Dropping the last handle without [`close`](Self::close) stops everything immediately, like
+/// `close_within(Duration::ZERO)`, and takes a second at most; unsettled deliveries are
+/// redelivered. A handler that holds a clone keeps the connection open until its consumer has
+/// ended.
 ///
-/// A connection that is lost is made again, and its consumers subscribe again; until then calls are refused. See
-/// [`recovery_backoff`](ConnectionBuilder::recovery_backoff) and [`health`](Self::health).
+/// A lost connection is recovered, and its consumers subscribe again; until then calls are refused.
+/// See [`recovery_backoff`](ConnectionBuilder::recovery_backoff) and [`health`](Self::health).
 ///
 /// ```no_run
 /// use rungmq::{Ack, Connection, Message};
@@ -70,16 +69,16 @@ const BATCH: usize = 1024;
 #[derive(Clone)]
 pub struct Connection(Arc<Handle>);
 
-/// The public handles share this; internals never hold it, so that its drop is the end.
+/// Shared by the public handles only, so that its drop is that of the last handle.
 struct Handle {
     core: Arc<Core>,
 }
 
-/// What the handles and the supervisor share.
+/// What every call on a handle uses.
 struct Core {
     settings: ConnectionSettings,
     services: Services,
-    status: Status,
+    state: ConnectionState,
 }
 
 struct ConnectionSettings {
@@ -94,101 +93,40 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// As [`ConnectionBuilder::open`].
+    /// Those of [`ConnectionBuilder::open`].
     pub fn open(url: impl Into<String>) -> Result<Self, Error> {
         Self::builder(url).open()
     }
 
-    /// How a connection to `url` is made: `amqp://user:password@host:port/virtual-host`, or `amqps://` with the feature
-    /// `tls`.
+    /// Configures a connection to `url`: `amqp://user:password@host:port/virtual-host`, or
+    /// `amqps://` with the feature `tls`.
     ///
-    /// Whatever is missing has RabbitMQ's default: `guest`, `localhost`, 5672 (5671 for TLS), `/`. Parameters are `heartbeat`
-    /// (s), `channel_max`, `connection_timeout` (ms) and `auth_mechanism=external`.
+    /// Missing parts have RabbitMQ's defaults: `guest`, `localhost`, 5672 (5671 for TLS), `/`.
+    /// Parameters are `heartbeat` (s), `channel_max`, `connection_timeout` (ms) and
+    /// `auth_mechanism=external`.
     ///
-    /// `memory://name` is the embedded broker of that name in this process, made when it is first asked for: see
-    /// [`testing`](crate::testing). It takes the first three of these parameters, and `profile`.
+    /// `memory://name` is the embedded broker of that name in this process, which starts with its
+    /// first connection: see [`testing`](crate::testing). It takes the first three of these
+    /// parameters, and `profile`.
     pub fn builder(url: impl Into<String>) -> ConnectionBuilder {
         ConnectionBuilder::new(url.into())
     }
 
-    fn open_over(
-        builder: ConnectionBuilder,
-        transports: Vec<Arc<dyn Transport>>,
-        limit: Duration,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Self, Error> {
-        let sockets = Sockets::default();
-        let dialler = Arc::new(Dialler::new(
-            transports,
-            limit,
-            sockets.clone(),
-            clock.clone(),
-        ));
-        let commands = unbounded();
-        let uplink =
-            open_uplink(&dialler, limit, 0, &commands.0).map_err(|error| Error::Connect {
-                address: error.address,
-                reason: error.reason,
-            })?;
-        let (first, longest) = builder.recovery_backoff;
-        let backoff = Backoff::new(first, longest);
-        let (publisher, publisher_ended) = Publisher::start(PublisherSettings {
-            dialler: dialler.clone(),
-            clock: clock.clone(),
-            metrics: builder.metrics.clone(),
-            confirm_timeout: builder.confirm_timeout,
-            connect_timeout: limit,
-            backoff,
-            view: Arc::default(),
-            writing: Arc::default(),
-        })?;
-        let services = Services {
-            publisher: publisher.clone(),
-            clock,
-            metrics: builder.metrics.clone(),
-            call_timeout: limit,
-        };
-        let status = Status::new(commands.0.clone(), uplink.clone(), services.clock.clone());
-        let supervisor = Supervisor {
-            commands,
-            status: status.clone(),
-            dialler,
-            sockets,
-            publisher,
-            publisher_ended,
-            clock: services.clock.clone(),
-            metrics: builder.metrics,
-            call_timeout: limit,
-            backoff,
-            attempts: builder.recovery_attempts,
-        };
-        supervisor.start(uplink)?;
-        let settings = ConnectionSettings {
-            origin: builder.origin.unwrap_or_else(default_origin),
-            policy: builder.policy,
-            threshold: builder.threshold,
-            prefetch: builder.prefetch,
-        };
-        let core = Arc::new(Core {
-            settings,
-            services,
-            status,
-        });
-        Ok(Self(Arc::new(Handle { core })))
-    }
-
-    /// Publishes a JSON payload to an exchange and waits until the broker has it; returns the message's envelope.
+    /// Publishes a JSON payload to an exchange, waits for the broker's confirm, and returns the
+    /// message's envelope.
     ///
-    /// The message is persistent. Without [`Publish::mandatory`] a message that no queue takes is dropped by the broker and
-    /// is no error.
+    /// The message is persistent. Without [`Publish::mandatory`] the broker drops a message that no
+    /// queue takes, which is not an error.
     ///
-    /// It waits for the [confirm timeout](ConnectionBuilder::confirm_timeout) at most once the message is sent. A message that
-    /// cannot be sent within that and the [connect timeout](ConnectionBuilder::connect_timeout) together is refused, and at once
-    /// while the broker has blocked the connection.
+    /// Once the message is sent, the call waits at most for the [confirm
+    /// timeout](ConnectionBuilder::confirm_timeout). A message that cannot be sent within that plus
+    /// the [connect timeout](ConnectionBuilder::connect_timeout) is refused; while the broker has
+    /// blocked the connection it is refused immediately.
     ///
     /// # Errors
     ///
-    /// See [`PublishError`]: its predicates tell whether the broker may have the message, and it gives the message back.
+    /// See [`PublishError`]: its predicates tell whether the broker may have the message, and it
+    /// returns the message.
     pub fn publish<T: Serialize + ?Sized>(
         &self,
         exchange: &str,
@@ -199,7 +137,7 @@ impl Connection {
         self.publish_with(message.exchange(exchange).routing_key(routing_key))
     }
 
-    /// Publishes a message and waits until the broker has it; returns the message's envelope.
+    /// Publishes a message, waits for the broker's confirm, and returns the message's envelope.
     ///
     /// # Errors
     ///
@@ -215,8 +153,10 @@ impl Connection {
         }
     }
 
-    /// Publishes many messages, many of them in flight at a time, and waits until each has its answer. The results stand in
-    /// the order of the messages; one failure stops none of the others.
+    /// Publishes many messages, with many in flight at a time, and waits for the result of each.
+    ///
+    /// The results are in the order of the messages. A message that fails does not affect the
+    /// others.
     pub fn publish_all(
         &self,
         messages: impl IntoIterator<Item = Publish>,
@@ -224,7 +164,7 @@ impl Connection {
         let mut results = Vec::new();
         let mut messages = messages.into_iter().peekable();
         while messages.peek().is_some() {
-            results.extend(self.publish_batch(messages.by_ref().take(BATCH).collect()));
+            results.extend(self.publish_batch(messages.by_ref().take(BATCH_SIZE).collect()));
         }
         results
     }
@@ -241,13 +181,10 @@ impl Connection {
                 Err(kind) => Err(PublishError::new(kind, Some(message))),
             });
         }
-        let mut answers = self
-            .0
-            .core
-            .services
-            .publisher
-            .publish_all(outgoing)
-            .into_iter();
+        // The publisher answers in the order of `outgoing`, which skips the messages that failed
+        // above.
+        let publisher = &self.0.core.services.publisher;
+        let mut answers = publisher.publish_all(outgoing).into_iter();
         let mut finish = |(message, envelope)| match answers.next().and_then(PublishErrorKind::of) {
             None => Ok(envelope),
             Some(kind) => Err(PublishError::new(kind, Some(message))),
@@ -260,8 +197,9 @@ impl Connection {
 
     fn prepare(&self, message: &Publish) -> Result<(Envelope, Outgoing), PublishErrorKind> {
         let core = &self.0.core;
-        let uplink = core.status.uplink();
+        let uplink = core.state.uplink();
         let uplink = uplink.map_err(|error| {
+            // The message does not reach the publisher, so its refusal is counted here.
             core.services
                 .publisher
                 .count_refused(message.target_exchange());
@@ -271,22 +209,23 @@ impl Connection {
         message.outgoing(&core.settings.origin, now, uplink.link.frame_max())
     }
 
-    /// Consumes a queue with every option at its default: `handle` is called for each delivery, one at a time, with the
-    /// JSON payload decoded.
+    /// Consumes a queue with every option at its default: calls `handle` for each delivery, one at
+    /// a time, with the decoded JSON payload.
     ///
-    /// What it returns settles the message: `()` or `Ok` accepts it, `Err` tries it again as the retry policy says, an
-    /// [`Ack`](crate::Ack) says precisely what is to become of it. A panic counts as an error. Without a
-    /// [policy](ConnectionBuilder::retry_policy) the first `Err` sends the message to the dead-letter queue.
+    /// The return value settles the message: `()` or `Ok` accepts it, `Err` retries it by the retry
+    /// policy, and an [`Ack`](crate::Ack) chooses precisely. A panic counts as an error. Without a
+    /// [policy](ConnectionBuilder::retry_policy) the first `Err` sends the message to the
+    /// dead-letter queue.
     ///
-    /// The error is anything that turns into `Box<dyn Error + Send + Sync>`: that itself (a `Box<dyn Error>` alone does not),
-    /// `anyhow::Error`, any error type that is `Send + Sync`.
+    /// The error is any type that converts into `Box<dyn Error + Send + Sync>`: that box itself (a
+    /// `Box<dyn Error>` does not convert), `anyhow::Error`, or any error that is `Send + Sync`.
     ///
-    /// For payloads that are not JSON there is [`ConsumerBuilder::codec`] with [`Text`](crate::Text) or
-    /// [`Bytes`](crate::Bytes); what cannot be decoded goes to the parked queue.
+    /// Other payloads need [`ConsumerBuilder::codec`] with [`Text`](crate::Text) or
+    /// [`Bytes`](crate::Bytes). A payload that cannot be decoded goes to the parked queue.
     ///
     /// # Errors
     ///
-    /// As [`ConsumerBuilder::start`].
+    /// Those of [`ConsumerBuilder::start`].
     pub fn consume<T, R, F>(&self, queue: &str, handle: F) -> Result<Consumer, Error>
     where
         T: DeserializeOwned + 'static,
@@ -296,7 +235,7 @@ impl Connection {
         self.consumer(queue).start(handle)
     }
 
-    /// How a queue is consumed: concurrency, prefetch, retry policy, codec.
+    /// Configures a consumer of a queue: its concurrency, prefetch, retry policy and codec.
     pub fn consumer(&self, queue: impl Into<String>) -> ConsumerBuilder<'_> {
         let settings = &self.0.core.settings;
         let builder = ConsumerBuilder::new(
@@ -311,70 +250,74 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is up: not closed, not closing, not lost.
+    /// Whether the connection is up: neither lost, nor closing, nor closed.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.0.core.status.phase() == Phase::Up
+        self.0.core.state.phase() == Phase::Up
     }
 
-    /// Closes within 20 s. See [`close_within`](Self::close_within).
+    /// Closes with a timeout of 20 s. See [`close_within`](Self::close_within).
     ///
     /// # Errors
     ///
-    /// As [`close_within`](Self::close_within).
+    /// Those of [`close_within`](Self::close_within).
     pub fn close(&self) -> Result<(), Error> {
         self.close_within(DEFAULT_CLOSE_TIMEOUT)
     }
 
-    /// Stops every consumer, lets running handlers finish, and closes, all of it within `timeout`, and at most a second more
-    /// when the broker does not answer. `Duration::ZERO` does not wait for handlers.
+    /// Stops every consumer, lets running handlers finish, and closes, all within `timeout`, or at
+    /// most a second later when the broker does not answer. `Duration::ZERO` does not wait for
+    /// handlers.
     ///
-    /// Deliveries that were not started go back to their queues, and so do messages that wait in a worker for their next
-    /// attempt, each with its attempt unchanged. A handler that returns before the deadline is settled as always. One that
-    /// still runs then runs on in its thread, and its outcome is thrown away.
+    /// Deliveries that have not started are requeued, and so are messages that wait in a worker for
+    /// their next attempt; the attempt of each stays the same. A handler that returns before the
+    /// deadline is settled as usual. One that is still running then keeps running in its thread,
+    /// and its outcome is discarded.
     ///
-    /// Any thread may call it, also one that waits for signals. A second call returns `Ok` at once when the connection
-    /// has been closed or given up, and waits with the first when it has not; the earlier deadline counts for both, and one of
-    /// them gets the error.
+    /// Any thread may call it, also one that waits for signals. When the connection has already
+    /// ended, the call returns `Ok` immediately. When another call is closing it, both wait by the
+    /// earlier deadline, and one of them returns the error.
     ///
-    /// A handler may call it: its own delivery is not waited for.
+    /// A handler may call it, too: the call does not wait for that handler's own delivery.
     ///
     /// # Errors
     ///
-    /// [`Error::Drain`] names the deliveries that were left behind; they will be delivered again. [`Error::OwnThread`] on a
-    /// thread of the library that runs no handler, such as an observer's.
+    /// [`Error::Drain`] names the deliveries that were left behind, which the broker redelivers.
+    /// [`Error::OwnThread`] on a thread of the library that runs no handler, such as an observer's.
     pub fn close_within(&self, timeout: Duration) -> Result<(), Error> {
-        self.0.core.status.close(Deadline::within(timeout))
+        self.0.core.state.close(Deadline::within(timeout))
     }
 
-    /// Blocks until the connection has been closed, by any thread. The result of that close is for whoever called it. While a
-    /// lost connection is made again it goes on waiting.
+    /// Blocks until any thread has closed the connection. The result of the close goes to its
+    /// caller. The recovery of a lost connection does not end the wait.
     ///
     /// # Errors
     ///
-    /// [`Error::ConnectionLost`] when a lost connection was given up; [`Error::OwnThread`] as for [`close_within`](Self::close_within).
+    /// [`Error::ConnectionLost`] when recovery was given up; [`Error::OwnThread`] as for
+    /// [`close_within`](Self::close_within).
     pub fn wait(&self) -> Result<(), Error> {
-        self.0.core.status.wait()
+        self.0.core.state.wait()
     }
 }
 
 impl Registrar for Core {
     fn services(&self) -> Result<(Services, Uplink), Error> {
-        let uplink = self.status.uplink()?;
-        match self.status.phase() {
+        let uplink = self.state.uplink()?;
+        match self.state.phase() {
+            // While the connection closes it can publish, but no consumer may start.
             Phase::Closing => Err(Error::Closed),
             _ => Ok((self.services.clone(), uplink)),
         }
     }
 
     fn register(&self, consumer: &Consumer) {
-        self.status.register(consumer);
+        self.state.register(consumer);
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.core.status.abandon();
+        self.core.state.abandon();
     }
 }
 
@@ -384,9 +327,4 @@ impl fmt::Debug for Connection {
             .field("running", &self.is_running())
             .finish_non_exhaustive()
     }
-}
-
-fn default_origin() -> String {
-    let host = gethostname::gethostname().to_string_lossy().into_owned();
-    format!("rungmq@{}", if host.is_empty() { "unknown" } else { &host })
 }

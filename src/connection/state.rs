@@ -1,4 +1,7 @@
-//! The state of a connection, shared by its handles and its supervisor.
+//! The state of a connection: its phase, its consumers, and the callers that wait for its end.
+//!
+//! The handles and the supervisor share it. Handles read it and request a close; only the
+//! supervisor moves it to [`Phase::Down`], back to [`Phase::Up`], and to an end.
 
 use crate::consumer::{Consumer, exclude_current_handler_from_drain};
 use crate::error::Error;
@@ -12,15 +15,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long dropping the last handle waits.
-const ABANDON: Duration = Duration::from_secs(1);
+const DROP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the supervisor is told, by the handles and by the links.
+/// A message to the supervisor, from the handles or from a link.
 pub(super) enum Command {
-    /// From the link of that number; an old one's changes nothing.
+    /// A notice of the link with this number. The supervisor ignores those of earlier links.
     Notice {
         number: u64,
         notice: LinkNotice,
     },
+    /// The result of the dial with this number.
     Dialled {
         number: u64,
         result: Result<Uplink, DialError>,
@@ -28,37 +32,41 @@ pub(super) enum Command {
     Close(Deadline),
 }
 
+/// A cheap handle to the state of one connection.
 #[derive(Clone)]
-pub(super) struct Status(Arc<Shared>);
+pub(super) struct ConnectionState(Arc<Inner>);
 
-struct Shared {
+struct Inner {
     commands: Sender<Command>,
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    lifecycle: Mutex<Lifecycle>,
+    /// Signalled, with `lifecycle`, when `waiters_released` is set and when the phase ends.
     changed: Condvar,
 }
 
-struct State {
+/// What the lock of the state protects.
+struct Lifecycle {
     phase: Phase,
+    /// The current link; `None` while the connection is down and after its end.
     uplink: Option<Uplink>,
     consumers: Vec<Consumer>,
     /// When the phase began, in milliseconds since 1970.
     since: i64,
     last_error: Option<String>,
-    /// What the close brought, until one caller has taken it.
-    result: Option<Result<(), Error>>,
-    /// All that is left are handlers that wait for this very close.
-    quiet: bool,
+    /// The result of the close, until one caller has taken it.
+    close_result: Option<Result<(), Error>>,
+    /// Callers of close may return before the end: only handlers that called it still run.
+    waiters_released: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Up,
-    /// Lost, for this reason, and being made again.
+    /// Lost for this reason, and being recovered.
     Down(String),
     Closing,
     Closed,
-    /// Lost, for this reason, and not made again.
+    /// Lost for this reason, after the last attempt to recover.
     GaveUp(String),
 }
 
@@ -79,111 +87,119 @@ impl Phase {
     }
 }
 
-impl State {
-    fn take_ended(&mut self) -> Vec<Consumer> {
+impl Lifecycle {
+    fn take_ended_consumers(&mut self) -> Vec<Consumer> {
         let (ended, consumers) = self.consumers.drain(..).partition(Consumer::has_ended);
         self.consumers = consumers;
         ended
     }
 
     /// Whether callers of close may return.
-    fn has_returned(&self) -> bool {
-        self.quiet || self.phase.has_ended()
+    fn releases_close(&self) -> bool {
+        self.waiters_released || self.phase.has_ended()
     }
 }
 
-impl Status {
+impl ConnectionState {
     pub(super) fn new(commands: Sender<Command>, uplink: Uplink, clock: Arc<dyn Clock>) -> Self {
-        let state = State {
+        let lifecycle = Lifecycle {
             phase: Phase::Up,
             uplink: Some(uplink),
             consumers: Vec::new(),
             since: clock.epoch_millis(),
             last_error: None,
-            result: None,
-            quiet: false,
+            close_result: None,
+            waiters_released: false,
         };
-        Self(Arc::new(Shared {
+        Self(Arc::new(Inner {
             commands,
             clock,
-            state: Mutex::new(state),
+            lifecycle: Mutex::new(lifecycle),
             changed: Condvar::new(),
         }))
     }
 
-    /// The present link of a connection that can be used.
+    /// The current link of a connection that can be used.
     pub(super) fn uplink(&self) -> Result<Uplink, Error> {
+        // A call over the link waits for an owner thread, which must not be this one.
         if is_owner_thread() {
             return Err(Error::OwnThread);
         }
-        let state = self.0.state.lock();
-        state.phase.check()?;
-        state.uplink.clone().ok_or(Error::Closed)
+        let lifecycle = self.0.lifecycle.lock();
+        lifecycle.phase.check()?;
+        lifecycle.uplink.clone().ok_or(Error::Closed)
     }
 
     pub(super) fn phase(&self) -> Phase {
-        self.0.state.lock().phase.clone()
+        self.0.lifecycle.lock().phase.clone()
     }
 
-    /// Since when the connection has been up or down, in milliseconds since 1970, and the last trouble there was.
+    /// When the connection went up or down, in milliseconds since 1970, and the last error.
     pub(super) fn history(&self) -> (i64, Option<String>) {
-        let state = self.0.state.lock();
-        (state.since, state.last_error.clone())
+        let lifecycle = self.0.lifecycle.lock();
+        (lifecycle.since, lifecycle.last_error.clone())
     }
 
     pub(super) fn consumers(&self) -> Vec<Consumer> {
-        self.0.state.lock().consumers.clone()
+        self.0.lifecycle.lock().consumers.clone()
     }
 
-    /// Takes a consumer in. One that comes while the connection closes is stopped at once.
+    /// Adds a consumer. One that is added while the connection closes is stopped immediately.
     pub(super) fn register(&self, consumer: &Consumer) {
-        // The last handle of a consumer drops the user's handler, which must find the state unlocked.
+        // Declared before the guard and so dropped after it: the last handle of a consumer drops
+        // the user's handler, which may call back into this state.
         let _ended;
-        let mut state = self.0.state.lock();
-        _ended = state.take_ended();
-        state.consumers.push(consumer.clone());
-        if !matches!(state.phase, Phase::Up | Phase::Down(_)) {
+        let mut lifecycle = self.0.lifecycle.lock();
+        _ended = lifecycle.take_ended_consumers();
+        lifecycle.consumers.push(consumer.clone());
+        // A close that began before the registration did not stop this consumer.
+        if !matches!(lifecycle.phase, Phase::Up | Phase::Down(_)) {
             consumer.stop(Deadline::within(Duration::ZERO));
         }
     }
 
-    /// Closes, and waits for it. The result goes to the first caller; whoever comes later finds the connection closed.
+    /// Closes the connection and waits for it. The first caller to return takes the result; later
+    /// ones find the connection closed.
     pub(super) fn close(&self, deadline: Deadline) -> Result<(), Error> {
         if is_owner_thread() {
             return Err(Error::OwnThread);
         }
         let exclusion = exclude_current_handler_from_drain();
         let _ended;
-        let mut state = self.0.state.lock();
-        let own = state
+        let mut lifecycle = self.0.lifecycle.lock();
+        let own = lifecycle
             .consumers
             .iter()
             .any(|consumer| consumer.has_handler(&exclusion));
-        _ended = self.begin(&mut state, deadline);
-        while !state.has_returned() {
-            self.0.changed.wait(&mut state);
+        _ended = self.begin_close(&mut lifecycle, deadline);
+        while !lifecycle.releases_close() {
+            self.0.changed.wait(&mut lifecycle);
         }
+        // The drain of this connection never covered a handler of another one, whose own drain
+        // waits for it again.
         if own {
             exclusion.keep();
         } else {
             drop(exclusion);
         }
-        state.result.take().unwrap_or(Ok(()))
+        lifecycle.close_result.take().unwrap_or(Ok(()))
     }
 
+    /// Waits for the end of the connection.
     pub(super) fn wait(&self) -> Result<(), Error> {
         if is_owner_thread() {
             return Err(Error::OwnThread);
         }
-        // A main thread ends the process with this, so it waits for what a handler does after its own close, too.
+        // A main thread ends the process after this, so it also waits for what a handler does after
+        // its own close. A handler must not: the end of the connection may wait for that handler.
         let exclusion = exclude_current_handler_from_drain();
         let in_handler = exclusion.is_in_handler();
         exclusion.keep();
-        let mut state = self.0.state.lock();
-        while !(state.phase.has_ended() || in_handler && state.quiet) {
-            self.0.changed.wait(&mut state);
+        let mut lifecycle = self.0.lifecycle.lock();
+        while !(lifecycle.phase.has_ended() || in_handler && lifecycle.waiters_released) {
+            self.0.changed.wait(&mut lifecycle);
         }
-        match &state.phase {
+        match &lifecycle.phase {
             Phase::GaveUp(reason) => Err(Error::ConnectionLost {
                 reason: reason.clone(),
             }),
@@ -191,86 +207,89 @@ impl Status {
         }
     }
 
-    /// The last handle is gone: everything is stopped, and nobody waits for long.
+    /// Closes with a timeout of zero, for the drop of the last handle.
     pub(super) fn abandon(&self) {
         let _ended;
-        let mut state = self.0.state.lock();
-        if state.phase.has_ended() {
+        let mut lifecycle = self.0.lifecycle.lock();
+        if lifecycle.phase.has_ended() {
             return;
         }
-        _ended = self.begin(&mut state, Deadline::within(Duration::ZERO));
-        // A thread of the library's own, a worker too, must not wait for itself.
+        _ended = self.begin_close(&mut lifecycle, Deadline::within(Duration::ZERO));
+        // The end waits for every thread of the library, workers included, so none may wait for it.
         if threads::role().is_some() {
             return;
         }
-        let limit = Deadline::within(ABANDON);
-        while !state.phase.has_ended() && !limit.has_passed() {
-            self.0.changed.wait_for(&mut state, limit.left());
+        let limit = Deadline::within(DROP_TIMEOUT);
+        while !lifecycle.phase.has_ended() && !limit.has_passed() {
+            self.0.changed.wait_for(&mut lifecycle, limit.left());
         }
     }
 
-    /// No handler starts any more once this has returned; the rest is the supervisor's. Returns the consumers that had ended
-    /// before, to be dropped when the state is unlocked.
-    fn begin(&self, state: &mut State, deadline: Deadline) -> Vec<Consumer> {
-        if state.phase.has_ended() {
+    /// Stops the consumers, so that no further handler starts, and tells the supervisor to close.
+    ///
+    /// Returns the consumers that had ended before, to be dropped after the state is unlocked.
+    fn begin_close(&self, lifecycle: &mut Lifecycle, deadline: Deadline) -> Vec<Consumer> {
+        if lifecycle.phase.has_ended() {
             return Vec::new();
         }
-        let ended = if state.phase == Phase::Closing {
+        let ended = if lifecycle.phase == Phase::Closing {
             Vec::new()
         } else {
-            // What they left behind was said when they ended.
-            state.take_ended()
+            // Their cancel has reported what they left behind.
+            lifecycle.take_ended_consumers()
         };
-        state.phase = Phase::Closing;
-        for consumer in &state.consumers {
+        lifecycle.phase = Phase::Closing;
+        for consumer in &lifecycle.consumers {
             consumer.stop(deadline);
         }
-        drop(self.0.commands.send(Command::Close(deadline)));
+        let _ = self.0.commands.send(Command::Close(deadline));
         ended
     }
 
-    /// The link is gone. A connection that is being closed anyway stays so.
+    /// Records the loss of the link. A connection that closes stays in that phase.
     pub(super) fn lose(&self, reason: &str) {
-        let mut state = self.0.state.lock();
-        state.uplink = None;
-        if state.phase == Phase::Up {
-            state.since = self.0.clock.epoch_millis();
+        let mut lifecycle = self.0.lifecycle.lock();
+        lifecycle.uplink = None;
+        if lifecycle.phase == Phase::Up {
+            lifecycle.since = self.0.clock.epoch_millis();
         }
-        if matches!(state.phase, Phase::Up | Phase::Down(_)) {
-            state.phase = Phase::Down(reason.to_owned());
-            state.last_error = Some(reason.to_owned());
+        if matches!(lifecycle.phase, Phase::Up | Phase::Down(_)) {
+            lifecycle.phase = Phase::Down(reason.to_owned());
+            lifecycle.last_error = Some(reason.to_owned());
         }
     }
 
-    /// There is a link again: every consumer is told.
+    /// Records a new link and passes it to every consumer.
     pub(super) fn recover(&self, uplink: &Uplink) {
-        let mut state = self.0.state.lock();
-        if !matches!(state.phase, Phase::Down(_)) {
+        let mut lifecycle = self.0.lifecycle.lock();
+        if !matches!(lifecycle.phase, Phase::Down(_)) {
             return;
         }
-        state.phase = Phase::Up;
-        state.since = self.0.clock.epoch_millis();
-        state.uplink = Some(uplink.clone());
-        for consumer in &state.consumers {
+        lifecycle.phase = Phase::Up;
+        lifecycle.since = self.0.clock.epoch_millis();
+        lifecycle.uplink = Some(uplink.clone());
+        for consumer in &lifecycle.consumers {
             consumer.recover(uplink.clone());
         }
     }
 
-    /// All that is left is what nobody waits for: callers may return, and the rest goes on behind them.
-    pub(super) fn be_quiet(&self) {
-        self.0.state.lock().quiet = true;
+    /// Lets callers of close return while the handlers that called it still run.
+    pub(super) fn release_waiters(&self) {
+        self.0.lifecycle.lock().waiters_released = true;
         self.0.changed.notify_all();
     }
 
-    pub(super) fn end(&self, phase: Phase, result: Option<Result<(), Error>>) {
-        let mut state = self.0.state.lock();
-        state.phase = phase;
-        state.since = self.0.clock.epoch_millis();
-        state.uplink = None;
-        state.result = result;
-        let consumers = std::mem::take(&mut state.consumers);
+    /// Moves to a final phase and wakes every waiter.
+    pub(super) fn end(&self, phase: Phase, close_result: Option<Result<(), Error>>) {
+        let mut lifecycle = self.0.lifecycle.lock();
+        lifecycle.phase = phase;
+        lifecycle.since = self.0.clock.epoch_millis();
+        lifecycle.uplink = None;
+        lifecycle.close_result = close_result;
+        let consumers = std::mem::take(&mut lifecycle.consumers);
         self.0.changed.notify_all();
-        drop(state);
+        // As in `register`, a consumer is dropped only after the state is unlocked.
+        drop(lifecycle);
         drop(consumers);
     }
 }

@@ -1,28 +1,29 @@
-//! What a shutdown leaves behind at its deadline.
+//! The error of a shutdown that reaches its deadline, with the deliveries that it leaves behind.
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// A delivery that was unsettled when a drain's deadline passed. The broker delivers it again.
+/// A delivery that was unsettled at the deadline of a drain. The broker redelivers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StrandedDelivery {
-    /// The queue it came from, and is redelivered from.
+    /// The queue, which redelivers it.
     pub queue: String,
     /// The message's id.
     pub message_id: String,
-    /// Its attempt, from 1; the redelivery has the same.
+    /// Its attempt, from 1. The redelivery has the same.
     pub attempt: u32,
-    /// How long ago its handler was started.
+    /// The time since its handler started.
     pub running_for: Duration,
 }
 
-/// A shutdown's deadline passed while handlers were still running, or their outcome was not settled yet.
+/// A shutdown reached its deadline while handlers were running or their outcome was not settled.
 ///
-/// The handlers run on in their threads, and their outcome is thrown away. Nothing is lost: each delivery is redelivered
-/// with its attempt unchanged. `Display` is one sentence, `Debug` shows everything.
+/// The handlers keep running in their threads, and their outcome is discarded. No message is lost:
+/// each delivery is redelivered with its attempt unchanged. `Display` writes one sentence; `Debug`
+/// shows every delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainTimeout {
     timeout: Duration,
@@ -31,7 +32,7 @@ pub struct DrainTimeout {
 }
 
 impl DrainTimeout {
-    /// `None` when nothing was stranded.
+    /// The error for these deliveries; `None` when there are none.
     pub(crate) fn new(timeout: Duration, deliveries: Vec<StrandedDelivery>) -> Option<Self> {
         let mut stranded = BTreeMap::new();
         for delivery in &deliveries {
@@ -44,19 +45,19 @@ impl DrainTimeout {
         })
     }
 
-    /// How many deliveries were stranded, by queue. Queues without any are not listed.
+    /// The number of stranded deliveries by queue, without queues that have none.
     #[must_use]
     pub fn stranded(&self) -> &BTreeMap<String, usize> {
         &self.stranded
     }
 
-    /// The time the shutdown had.
+    /// The timeout of the shutdown.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Each stranded delivery.
+    /// The stranded deliveries.
     #[must_use]
     pub fn deliveries(&self) -> &[StrandedDelivery] {
         &self.deliveries
@@ -99,23 +100,24 @@ mod tests {
     }
 
     #[test]
-    fn one_sentence_says_what_was_left_where() {
+    fn display_counts_deliveries_by_queue() {
         let queues = ["orders.shipped", "orders.new", "orders.new"];
         let error = DrainTimeout::new(Duration::from_secs(20), stranded(&queues)).unwrap();
         assert_eq!(
             error.to_string(),
-            "the drain did not finish within 20s: 3 deliveries were left unsettled and will be redelivered — \
-             orders.new (2), orders.shipped (1)"
+            "the drain did not finish within 20s: 3 deliveries were left unsettled and will be \
+             redelivered — orders.new (2), orders.shipped (1)"
         );
         assert_eq!(error.stranded()["orders.new"], 2);
     }
 
     #[test]
-    fn the_singular_and_fractions_of_a_second() {
+    fn display_has_singular_and_fractions_of_seconds() {
         let error = DrainTimeout::new(Duration::from_millis(500), stranded(&["q"])).unwrap();
         assert_eq!(
             error.to_string(),
-            "the drain did not finish within 0.5s: 1 delivery was left unsettled and will be redelivered — q (1)"
+            "the drain did not finish within 0.5s: 1 delivery was left unsettled and will be \
+             redelivered — q (1)"
         );
         assert_eq!(DrainTimeout::new(Duration::ZERO, Vec::new()), None);
     }

@@ -1,4 +1,4 @@
-//! What can go wrong, for callers to tell apart.
+//! The error type of the library, whose variants tell a caller what to do.
 
 mod drain;
 
@@ -13,74 +13,77 @@ use crate::topology::TopologyError;
 use crate::transport::Failure;
 use std::fmt;
 
-/// Why a call did not do what it was asked for.
+/// Why a call failed.
 ///
-/// No variant, and no text, ever holds a password or a URL.
+/// No variant and no message contains a password or a URL.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// A broker URL, a host or an option that cannot be used, or a thread that could not be started. Nothing was sent. Mend
-    /// the configuration.
+    /// A broker URL, a host or an option is invalid, or a thread failed to start. Nothing was sent.
+    /// Fix the configuration.
     Configuration(String),
-    /// No connection came about within the limit. Start the broker, or check address and login.
+    /// Connecting failed or timed out. Start the broker, or check the address and the login.
     Connect {
         /// Host and port of the last attempt.
         address: String,
-        /// What happened there.
+        /// Why it failed.
         reason: String,
     },
-    /// The broker refused: the queue is missing, exists with other arguments, or the user may not do this.
+    /// The broker refused: the queue is missing or exists with other arguments, or the user lacks
+    /// permission.
     Broker {
-        /// What was tried, with the name of what it was tried on.
+        /// The failed action, with the name of its object.
         action: String,
         /// AMQP's reply code, such as 404 or 406.
         code: u16,
-        /// The broker's own words.
+        /// The broker's reply text.
         text: String,
     },
-    /// The broker did not answer in time. It may have done what it was asked for.
+    /// The broker did not answer in time. It may have performed the action.
     Timeout {
-        /// What was tried.
+        /// The action without an answer.
         action: String,
     },
-    /// The connection is lost: it is being made again, or was given up. What was under way may or may not have happened.
+    /// The connection was lost, and is being recovered or was given up. Calls in progress may or
+    /// may not have taken effect.
     ConnectionLost {
-        /// What happened to it.
+        /// Why it was lost.
         reason: String,
     },
-    /// The connection was closed by this process, or is being closed and takes no new consumers.
+    /// This process closed the connection, or is closing it, so that no consumer can start.
     Closed,
-    /// The call would wait for the very thread that makes it: it was made on one of the library's own threads, such as by an
-    /// observer. Handlers may make every call.
+    /// The call was made on a thread of the library that it would wait for, such as by an observer.
+    /// Handlers may make every call.
     OwnThread,
-    /// A name or key is longer than AMQP's 255 bytes. Nothing was sent.
+    /// A name or routing key is longer than AMQP's 255 bytes. Nothing was sent.
     NameTooLong(NameTooLong),
-    /// A retry policy that makes no sense.
+    /// A retry policy is invalid.
     Policy(PolicyError),
-    /// A retry policy whose rungs cannot stand on a broker.
+    /// A retry policy's rungs, the retry queues on the broker, cannot be declared.
     Ladder(LadderError),
-    /// A topology with problems of its own, all of them. Nothing was sent.
+    /// A topology is invalid. The error lists all its problems. Nothing was sent.
     Topology(TopologyError),
-    /// A payload that could not be encoded or decoded.
+    /// A payload could not be encoded or decoded.
     Codec(CodecError),
-    /// A publish that failed; it gives the message back.
+    /// A publish failed. The error returns the message.
     Publish(PublishError),
-    /// A shutdown left deliveries behind at its deadline.
+    /// A shutdown reached its deadline with deliveries left.
     Drain(DrainTimeout),
 }
 
 impl Error {
-    /// What was tried, and the broker's answer to it.
+    /// The error for an action that the broker answered with `failure`.
     pub(crate) fn broker(action: String, failure: Failure) -> Self {
         match failure {
             Failure::Refused { code, text } => Self::Broker { action, code, text },
             Failure::Lost(reason) => Self::ConnectionLost { reason },
             Failure::TimedOut => Self::Timeout { action },
+            // More channels than `channel_max` is a matter of the URL, not of the broker's state.
             Failure::NoChannelLeft => Self::Configuration(format!("{action}: {failure}")),
         }
     }
 
-    /// Whether a shutdown left deliveries behind, and which.
+    /// The deliveries that a shutdown left behind, if this is [`Error::Drain`].
     #[must_use]
     pub fn drain_timeout(&self) -> Option<&DrainTimeout> {
         match self {
@@ -89,19 +92,20 @@ impl Error {
         }
     }
 
-    /// Whether what was asked for does not exist on the broker (AMQP's 404).
+    /// Whether the object does not exist on the broker (AMQP's 404).
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Broker { code: 404, .. })
     }
 
-    /// Whether something of that name exists with other arguments (AMQP's 406).
+    /// Whether the object exists with other arguments (AMQP's 406).
     #[must_use]
     pub fn is_precondition_failed(&self) -> bool {
         matches!(self, Self::Broker { code: 406, .. })
     }
 
-    /// Whether the user may not do this, or somebody else consumes exclusively (AMQP's 403 and 405).
+    /// Whether the user lacks permission, or another connection uses the queue exclusively (AMQP's
+    /// 403 and 405).
     #[must_use]
     pub fn is_access_refused(&self) -> bool {
         matches!(
@@ -136,7 +140,7 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {
-    /// The variants that hold an error show its text as their own, so that what follows is its source.
+    /// The source of the contained error, whose text is this error's own.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::NameTooLong(error) => error.source(),
@@ -168,6 +172,11 @@ macro_rules! from {
 }
 
 from!(
-    NameTooLong => NameTooLong, PolicyError => Policy, LadderError => Ladder, TopologyError => Topology,
-    CodecError => Codec, PublishError => Publish, DrainTimeout => Drain,
+    NameTooLong => NameTooLong,
+    PolicyError => Policy,
+    LadderError => Ladder,
+    TopologyError => Topology,
+    CodecError => Codec,
+    PublishError => Publish,
+    DrainTimeout => Drain,
 );

@@ -1,20 +1,21 @@
-//! How long to pause before trying again. Pure.
+//! Exponential backoff with jitter. Pure: it computes pauses and neither waits nor draws numbers.
 
 use std::time::Duration;
 
-/// A pause of zero would be a hot loop,
+/// The minimum: a pause of zero would be a hot loop.
 const SHORTEST: Duration = Duration::from_millis(10);
-/// and one that no clock can add to the present would be a panic.
+/// The maximum: a pause that no clock can add to the present would be a panic.
 const LONGEST: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
-/// Pauses that double from the first to the longest, spread by a fifth both ways so that a fleet does not try in step.
+/// Pauses that double from the first to the longest, with a jitter of ±20 %, so that the members of
+/// a fleet do not retry in step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
     first: Duration,
     longest: Duration,
     next: Duration,
     last: Duration,
-    /// Something has been tried since pauses began anew.
+    /// Whether something was tried since the last reset.
     tried: bool,
 }
 
@@ -31,7 +32,7 @@ impl Backoff {
         }
     }
 
-    /// The next pause; `uniform` is a random number from 0 to 1.
+    /// The next pause. `uniform` is a random number from 0 to 1.
     pub(crate) fn pause(&mut self, uniform: f64) -> Duration {
         self.tried = true;
         self.last = self.next;
@@ -39,20 +40,22 @@ impl Backoff {
         self.last.mul_f64(0.8 + 0.4 * uniform.clamp(0.0, 1.0))
     }
 
-    /// What was tried lasted for `life`. Only if that is longer than the last pause do pauses begin anew: what comes up and
-    /// goes down at once must not be tried in a hot loop.
+    /// Records that the last success lasted for `life`.
+    ///
+    /// Resets only after a life longer than the last pause: a connection that comes up and goes
+    /// down immediately must not be retried in a hot loop.
     pub(crate) fn lasted(&mut self, life: Duration) {
         if life > self.last.max(self.first) {
             self.reset();
         }
     }
 
-    /// Whether the next try needs no pause: only the first one since pauses began anew.
-    pub(crate) fn is_at_once(&mut self) -> bool {
+    /// Whether the next attempt needs no pause. True once after each reset.
+    pub(crate) fn take_immediate_attempt(&mut self) -> bool {
         !std::mem::replace(&mut self.tried, true)
     }
 
-    /// Pauses begin anew.
+    /// Starts again from the first pause.
     pub(crate) fn reset(&mut self) {
         *self = Self::new(self.first, self.longest);
     }
@@ -69,36 +72,36 @@ mod tests {
     }
 
     #[test]
-    fn doubles_to_the_longest() {
+    fn pauses_double_to_the_longest() {
         let mut backoff = Backoff::new(500 * MS, 30_000 * MS);
         let expected = [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000];
         assert_eq!(pauses(&mut backoff, 8), expected);
     }
 
     #[test]
-    fn begins_anew_only_after_a_life_longer_than_the_last_pause() {
+    fn resets_only_after_life_longer_than_last_pause() {
         let mut backoff = Backoff::new(500 * MS, 30_000 * MS);
-        assert!(backoff.is_at_once() && !backoff.is_at_once());
+        assert!(backoff.take_immediate_attempt() && !backoff.take_immediate_attempt());
         pauses(&mut backoff, 3);
         backoff.lasted(1_999 * MS);
         assert_eq!(pauses(&mut backoff, 1), [4000]);
         backoff.lasted(4_001 * MS);
-        assert!(backoff.is_at_once());
+        assert!(backoff.take_immediate_attempt());
         assert_eq!(pauses(&mut backoff, 1), [500]);
-        assert!(!backoff.is_at_once());
+        assert!(!backoff.take_immediate_attempt());
     }
 
     #[test]
-    fn what_comes_up_and_goes_down_at_once_is_tried_at_once_only_once() {
+    fn short_lives_get_one_immediate_attempt() {
         let mut backoff = Backoff::new(500 * MS, 30_000 * MS);
         backoff.lasted(MS);
-        assert!(backoff.is_at_once());
+        assert!(backoff.take_immediate_attempt());
         backoff.lasted(MS);
-        assert!(!backoff.is_at_once());
+        assert!(!backoff.take_immediate_attempt());
     }
 
     #[test]
-    fn no_option_makes_a_hot_loop_or_an_overflow() {
+    fn extreme_options_neither_spin_nor_overflow() {
         let mut backoff = Backoff::new(Duration::ZERO, Duration::ZERO);
         assert_eq!(pauses(&mut backoff, 2), [10, 10]);
         let mut backoff = Backoff::new(Duration::MAX, Duration::MAX);
@@ -111,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn is_spread_by_a_fifth_both_ways() {
+    fn jitter_is_a_fifth_both_ways() {
         let pause = |uniform| {
             Backoff::new(1000 * MS, 1000 * MS)
                 .pause(uniform)

@@ -1,4 +1,4 @@
-//! Declaring what belongs together, and what to make of the broker's refusals.
+//! Declares sets of objects, and interprets the broker's refusals.
 
 use super::{Admin, Operation};
 use crate::error::Error;
@@ -7,36 +7,41 @@ use crate::transport::Failure;
 use log::warn;
 
 impl Admin {
-    /// Declares everything in order. What this user may not declare only has to stand, and bindings, which cannot be asked
-    /// for, are named in one warning; `who` says for whom.
+    /// Declares everything in order. `purpose` names the caller's action in the warning.
     ///
-    /// A 404 to a declaration means, before RabbitMQ 4, that the queue exists on a cluster node that is down. That is an error
-    /// for `sources` and a warning for every other queue, which comes back with its node: those are returned.
+    /// What this user may not declare has to exist. One warning lists it, with the bindings, which
+    /// cannot be checked.
+    ///
+    /// Before RabbitMQ 4, a 404 to a declaration means that the queue is on a cluster node that is
+    /// down. That is an error for `sources` and a warning for every other queue, which comes back
+    /// with its node. Those queues are returned.
     pub(crate) fn declare_all(
         &self,
         declarations: &[Declaration],
         sources: &[&str],
-        who: &str,
+        purpose: &str,
     ) -> Result<Vec<Declaration>, Error> {
-        self.declare_each(declarations, sources, who, false)
+        self.declare_each(declarations, sources, purpose, false)
     }
 
-    /// The same for what has stood before. What this user may not declare and what does not show may then be on a cluster node
-    /// that is down as well: that is no reason to do nothing at all until it is back.
+    /// Declares again what has existed before.
+    ///
+    /// An object that this user may not declare and that a check does not find may then be on a
+    /// cluster node that is down. It is returned with the others that are, instead of an error.
     pub(crate) fn declare_again(
         &self,
         declarations: &[Declaration],
-        who: &str,
+        purpose: &str,
     ) -> Result<Vec<Declaration>, Error> {
-        self.declare_each(declarations, &[], who, true)
+        self.declare_each(declarations, &[], purpose, true)
     }
 
     fn declare_each(
         &self,
         declarations: &[Declaration],
         sources: &[&str],
-        who: &str,
-        have_stood: bool,
+        purpose: &str,
+        existed_before: bool,
     ) -> Result<Vec<Declaration>, Error> {
         let mut unverified = Vec::new();
         let mut down = Vec::new();
@@ -51,14 +56,14 @@ impl Admin {
             } else if failure.is_access_refused() {
                 match self.call(Operation::Check(declaration.clone())) {
                     Ok(()) => unverified.push(declaration.to_string()),
-                    Err(missing) if have_stood && may_be_down && is_out_of_reach(&missing) => {
+                    Err(missing) if existed_before && may_be_down && is_out_of_reach(&missing) => {
                         warn!(
-                            "{declaration} is gone or on a cluster node that is down, and this user may not declare it: \
-                             {missing}"
+                            "{declaration} is gone or on a cluster node that is down, and this \
+                             user may not declare it: {missing}"
                         );
                         down.push(declaration.clone());
                     }
-                    Err(missing) => return Err(not_standing(declaration, failure, missing)),
+                    Err(missing) => return Err(missing_error(declaration, failure, missing)),
                 }
             } else {
                 let action = format!("{declaration} could not be declared");
@@ -68,14 +73,15 @@ impl Admin {
         if !unverified.is_empty() {
             let unverified = unverified.join("; ");
             warn!(
-                "{who} without the right to declare what it needs; it exists, but for bindings that cannot be checked: \
-                 {unverified}"
+                "{purpose} without permission to declare; everything exists, except for bindings, \
+                 which cannot be checked: {unverified}"
             );
         }
         Ok(down)
     }
 
-    /// A declaration does not tell in every version that its queue is on a node that is down; a check does.
+    /// Declares one object, and checks it if it is a source: not every version of RabbitMQ answers
+    /// a declaration with the fact that the node of the queue is down.
     fn declare(&self, declaration: &Declaration, sources: &[&str]) -> Result<(), Failure> {
         self.call(Operation::Declare(declaration.clone()))?;
         if is_one_of(sources, declaration) {
@@ -85,14 +91,15 @@ impl Admin {
     }
 }
 
-/// What a check of a queue on a cluster node that is down brings: a 404 before RabbitMQ 4, and since then nothing for more
-/// than a minute.
+/// Whether a check failed as it does for a queue on a cluster node that is down: with a 404 before
+/// RabbitMQ 4, and without an answer for more than a minute since then.
 fn is_out_of_reach(failure: &Failure) -> bool {
     failure.is_not_found() || *failure == Failure::TimedOut
 }
 
-/// `refused` is the broker's answer to the declaration, `missing` to the check.
-fn not_standing(declaration: &Declaration, refused: Failure, missing: Failure) -> Error {
+/// The error for an object that may not be declared. `refused` answered the declaration, `missing`
+/// the check.
+fn missing_error(declaration: &Declaration, refused: Failure, missing: Failure) -> Error {
     if missing.is_not_found() {
         let action = format!("{declaration} does not exist, and this user may not declare it");
         Error::broker(action, refused)
@@ -105,7 +112,8 @@ fn is_one_of(queues: &[&str], declaration: &Declaration) -> bool {
     matches!(declaration, Declaration::Queue { name, .. } if queues.contains(&name.as_str()))
 }
 
-/// Only for a node that is down is the declaration of a queue answered with 404; its binding then gets the same answer.
+/// Whether a 404 to this declaration means a cluster node that is down. The broker answers the
+/// declaration of a queue with 404 only then, and so it answers the queue's binding.
 fn may_be_down(declaration: &Declaration, sources: &[&str], down: &[Declaration]) -> bool {
     match declaration {
         Declaration::Exchange { .. } => false,

@@ -1,4 +1,6 @@
-//! Making links: each attempt in a thread of its own, because a name look-up cannot be interrupted.
+//! The dialler: connects to the addresses of one connection.
+//!
+//! Each attempt runs in a thread of its own, because a name look-up cannot be interrupted.
 
 use crate::time::clock::Clock;
 use crate::time::instant::{later, monotonic};
@@ -11,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// No connection came about.
+/// A failed attempt to connect: the last address, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DialError {
     pub(crate) address: String,
@@ -24,29 +26,31 @@ impl fmt::Display for DialError {
     }
 }
 
-/// The kill switches of every socket of one connection, those still being dialled included.
+/// The kill switches of every socket of one connection, including sockets that are being dialled.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sockets(Arc<Mutex<Switches>>);
 
 #[derive(Debug, Default)]
 struct Switches {
     armed: Vec<KillSwitch>,
+    /// Set by `kill_all`: later sockets are killed on arrival.
     closed: bool,
 }
 
 impl Sockets {
+    /// Adds the kill switch of a new socket.
     fn arm(&self, kill: KillSwitch) {
         let mut switches = self.0.lock();
         if switches.closed {
             kill.throw();
         } else {
-            // Those that nobody else holds any more have done their duty.
+            // A switch without another holder belongs to a socket that has ended.
             switches.armed.retain(KillSwitch::is_in_use);
             switches.armed.push(kill);
         }
     }
 
-    /// Ends every socket, also those that come later.
+    /// Shuts every socket down, including those dialled later.
     pub(crate) fn kill_all(&self) {
         let mut switches = self.0.lock();
         switches.closed = true;
@@ -56,10 +60,12 @@ impl Sockets {
     }
 }
 
-/// Dials the addresses of one connection in turn.
+/// Connects to the first of several addresses that answers.
 #[derive(Debug)]
 pub(crate) struct Dialler {
     transports: Vec<Arc<dyn Transport>>,
+    /// The index of the address to try next, modulo their number. It is a hint and orders nothing,
+    /// so relaxed loads and stores suffice.
     next: AtomicUsize,
     limit: Duration,
     sockets: Sockets,
@@ -91,12 +97,12 @@ impl Dialler {
             .unwrap_or_default()
     }
 
-    /// Whose threads the links of this dialler run on.
+    /// The clock that starts the threads of this dialler's links.
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
 
-    /// Tries each address once, the one that answered last first.
+    /// Tries each address once, beginning with the one that answered last.
     pub(crate) fn dial(&self) -> Result<Dialled, DialError> {
         let mut last = DialError {
             address: String::new(),
@@ -108,11 +114,13 @@ impl Dialler {
                 Ok(dialled) => return Ok(dialled),
                 Err(error) => last = error,
             }
+            // Only a failure moves on, so the address that answered stays first.
             self.next.store(index + 1, Ordering::Relaxed);
         }
         Err(last)
     }
 
+    /// Makes one attempt, on a thread of its own, and waits for it until the limit.
     fn dial_one(&self, transport: &Arc<dyn Transport>) -> Result<Dialled, DialError> {
         let error = |reason: String| DialError {
             address: transport.address(),
@@ -129,8 +137,8 @@ impl Dialler {
                     sockets.arm(kill.clone());
                     *armed.lock() = Some(kill);
                 });
-                // When nobody waits any more the link is dropped, and so closed, here.
-                drop(reply.send(dialled));
+                // After a timeout the receiver is gone; the drop of the link then closes it here.
+                let _ = reply.send(dialled);
             }
         };
         self.clock
@@ -139,6 +147,7 @@ impl Dialler {
         match answer.recv_deadline(limit) {
             Ok(dialled) => dialled.map_err(error),
             Err(_) => {
+                // Shutting the socket down frees the thread of the attempt.
                 if let Some(kill) = armed.lock().take() {
                     kill.throw();
                 }

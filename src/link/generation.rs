@@ -1,19 +1,25 @@
-//! The mark on everything that belongs to one channel.
+//! The generation of a subscription: the mark of everything that belongs to one channel.
 
 use super::{Over, OverSignal};
 use crate::transport::Activity;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One life of a subscription: deliveries, waits and copies made under it are void once it has ended.
+/// One generation of a subscription: when it ends, its deliveries, waits and copies are void.
 ///
-/// Ending it comes before anything else is done about a loss: waits end at once, and no copy is written any more for a
-/// message that the broker already has back. Draining it ends the waits only.
+/// The consumer thread ends it before it does anything else about a loss, so that no copy is
+/// written for a message that the broker has already requeued. Draining it ends only the waits.
 #[derive(Debug)]
 pub(crate) struct Generation {
     activity: Activity,
+    /// Cleared once, with `Release`, and read with `Acquire`: a thread that sees it cleared also
+    /// sees what the ending thread wrote before. A write that races with the end is a duplicate at
+    /// worst.
     live: AtomicBool,
+    /// Set once, with `Release`, and read with `Acquire`, as `live`.
     draining: AtomicBool,
+    /// Taken by the first of `end` and `drain`. Its drop makes `waits_over` ready, after the flag
+    /// of the caller is set.
     waits: Mutex<Option<Over>>,
     waits_over: OverSignal,
 }
@@ -38,25 +44,26 @@ impl Generation {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Whether its connection has been silent for so long that it may be dead already: then no copy is written, because
-    /// the broker may have the message back.
+    /// Whether its connection has been silent for so long that it may be dead. No copy is written
+    /// then, because the broker may have requeued the message.
     pub(crate) fn is_silent(&self) -> bool {
         self.activity.is_silent()
     }
 
-    /// The channel is gone.
+    /// Ends the generation: its channel is gone.
     pub(crate) fn end(&self) {
         self.live.store(false, Ordering::Release);
         self.waits.lock().take();
     }
 
-    /// The channel will be closed: no wait goes on, and nothing waits for a publishing connection that is not there.
+    /// Ends the waits: the channel is about to close. Copies no longer wait for the publishing
+    /// connection to come up.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Release);
         self.waits.lock().take();
     }
 
-    /// Ready once waits must end.
+    /// Ready once the waits have to end.
     pub(crate) fn waits_over(&self) -> &OverSignal {
         &self.waits_over
     }

@@ -188,7 +188,7 @@ impl PublisherThread {
         let life = life.saturating_duration_since(self.opened_at);
         self.backoff.lasted(life);
         // A link that lasted is replaced without a pause.
-        let not_before = (!self.backoff.is_at_once()).then(|| self.after_a_pause());
+        let not_before = (!self.backoff.take_immediate_attempt()).then(|| self.after_a_pause());
         self.state = LinkState::Absent { not_before };
     }
 }

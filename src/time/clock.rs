@@ -1,6 +1,7 @@
 //! The clock of waits, ages, paces, backoff and expiry, which a test can own.
 //!
-//! Deadlines, watchdogs and call limits use [`monotonic`] instead: they hold in a test as they do in a service.
+//! Deadlines, watchdogs and call timeouts use [`monotonic`] instead: in a test they are those of a
+//! service.
 
 #![allow(
     clippy::disallowed_methods,
@@ -15,7 +16,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The time of waits, ages, paces, backoff and expiry.
+/// A source of time, timers, jitter and threads.
 pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Now, on the clock's monotonic scale.
     fn now(&self) -> Instant;
@@ -23,13 +24,14 @@ pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Now, in milliseconds since 1970.
     fn epoch_millis(&self) -> i64;
 
-    /// Becomes ready at `due`, so that a wait is one `select` over time, stop and death.
+    /// Sets a timer for `due`. A wait is one `select` over the timer and the signals that end it
+    /// early.
     fn at(&self, due: Instant) -> Timer;
 
-    /// A number from 0 to 1, for spreading waits.
+    /// A number from 0 to 1, for the jitter of waits.
     fn chance(&self) -> f64;
 
-    /// Starts a thread whose work this clock waits for before it moves on.
+    /// Starts a thread. A test clock waits for its work before it moves on.
     fn spawn(
         &self,
         role: Role,
@@ -38,19 +40,21 @@ pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
     ) -> Result<(), SpawnError>;
 }
 
-/// Becomes ready at its time, once, and is over with its drop.
+/// One-shot timer. Dropping it cancels it.
 #[derive(Debug)]
 pub(crate) struct Timer {
     pub(super) due: Receiver<Instant>,
-    pub(super) _alarm: Option<Arc<Sender<Instant>>>,
+    /// Kept by the timers of a test clock only: a receiver without a sender counts as ready.
+    pub(super) _sender: Option<Arc<Sender<Instant>>>,
 }
 
 impl Timer {
+    /// A timer that is never due.
     pub(crate) fn never() -> Self {
         crossbeam_channel::never().into()
     }
 
-    /// Whether its time has come; only the first to ask is told.
+    /// Whether it is due. True once: the call that returns true consumes the event.
     pub(crate) fn is_due(&self) -> bool {
         self.due.try_recv().is_ok()
     }
@@ -58,7 +62,7 @@ impl Timer {
 
 impl From<Receiver<Instant>> for Timer {
     fn from(due: Receiver<Instant>) -> Self {
-        Self { due, _alarm: None }
+        Self { due, _sender: None }
     }
 }
 
@@ -70,7 +74,7 @@ impl Deref for Timer {
     }
 }
 
-/// The system's own time.
+/// The clock of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SystemClock;
 

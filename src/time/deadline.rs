@@ -1,12 +1,12 @@
-//! The deadline of a shutdown: one instant, computed once and passed down.
+//! The deadline of a shutdown: one instant that every wait of it shares.
 
 use super::instant::monotonic;
 use std::time::{Duration, Instant};
 
-/// An instant that is computed once and passed down, and the time that it was made of.
+/// An instant that is computed once and passed down, with the timeout it was computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline {
-    /// `None` is never.
+    /// `None` is never: the timeout overflows the clock.
     instant: Option<Instant>,
     timeout: Duration,
 }
@@ -23,12 +23,12 @@ impl Deadline {
         self.instant
     }
 
-    /// How long there was when it was set.
+    /// The timeout that it was computed from.
     pub(crate) fn timeout(self) -> Duration {
         self.timeout
     }
 
-    /// Deadlines only move earlier.
+    /// The earlier of the two, with its timeout.
     pub(crate) fn min(self, other: Self) -> Self {
         match (self.instant, other.instant) {
             (Some(a), Some(b)) if b < a => other,
@@ -37,6 +37,7 @@ impl Deadline {
         }
     }
 
+    /// A deadline that is `more` later, with the same timeout.
     pub(crate) fn plus(self, more: Duration) -> Self {
         let instant = self.instant.and_then(|instant| instant.checked_add(more));
         Self { instant, ..self }
@@ -46,6 +47,7 @@ impl Deadline {
         self.instant.is_some_and(|instant| instant <= monotonic())
     }
 
+    /// The time until it; zero once it has passed.
     pub(crate) fn left(self) -> Duration {
         self.instant.map_or(Duration::MAX, |instant| {
             instant.saturating_duration_since(monotonic())

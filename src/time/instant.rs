@@ -1,4 +1,4 @@
-//! Instants of the real monotonic clock, which deadlines, watchdogs and call limits use.
+//! Instants of the real monotonic clock, which deadlines, watchdogs and call timeouts use.
 
 #![allow(
     clippy::disallowed_methods,
@@ -12,7 +12,7 @@ pub(crate) fn monotonic() -> Instant {
     Instant::now()
 }
 
-/// `by` after `from`; what would overflow is later than any process lives.
+/// The instant `by` after `from`; on overflow, a year after `from`.
 pub(crate) fn later(from: Instant, by: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365);
     from.checked_add(by).unwrap_or_else(|| from + FAR)

@@ -1,6 +1,11 @@
-//! Time, deadlines and threads: the ground floor of the library.
+//! Time, deadlines and threads, which every other module builds on.
 
 pub(crate) mod clock;
+#[cfg_attr(
+    not(any(test, feature = "testing")),
+    allow(dead_code, reason = "only a test clock has a crew")
+)]
+mod crew;
 pub(crate) mod deadline;
 pub(crate) mod instant;
 #[cfg(any(test, feature = "testing"))]
