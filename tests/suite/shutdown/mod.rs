@@ -37,9 +37,9 @@ const Q: &str = "orders.new";
 /// The limit of every wait that has none of its own. Typical is a hundredth of it.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What a shutdown may take on top of its deadline: one second by the contract, and two more for a
-/// machine that is busy with something else.
-const GRACE: Duration = Duration::from_secs(3);
+/// What a shutdown may take on top of its deadline: one second by the contract, and half a second
+/// for a busy machine to wake the test's own thread.
+const GRACE: Duration = Duration::from_millis(1500);
 
 /// From here on a retry waits on the broker, in these tests.
 const THRESHOLD: Duration = Duration::from_millis(500);
