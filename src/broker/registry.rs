@@ -11,20 +11,20 @@ use std::sync::Arc;
 
 /// A name in a URL has to find its broker without anything else in hand, as a port finds a server: the one thing in this
 /// crate that is the whole process's.
-static BROKERS: Mutex<BTreeMap<String, Entry>> = Mutex::new(BTreeMap::new());
+static BROKERS: Mutex<BTreeMap<String, Registration>> = Mutex::new(BTreeMap::new());
 
 /// How the name begins of a broker that was given none. No other does, so that a URL that has outlived its broker is told from one
 /// that is to make a broker.
 const UNNAMED: &str = "unnamed.";
 
-enum Entry {
+enum Registration {
     /// Made by a URL: stays until the process ends, so that a service that connects again finds its queues.
     Kept(Broker),
     /// Made by a test: ends with its last handle and connection.
     Shared(WeakBroker),
 }
 
-impl Entry {
+impl Registration {
     fn broker(&self) -> Option<Broker> {
         match self {
             Self::Kept(broker) => Some(broker.clone()),
@@ -37,7 +37,7 @@ impl Entry {
 /// without a name.
 pub(crate) fn named(name: &str, profile: Option<Profile>) -> Result<Broker, String> {
     let mut brokers = BROKERS.lock();
-    if let Some(broker) = brokers.get(name).and_then(Entry::broker) {
+    if let Some(broker) = brokers.get(name).and_then(Registration::broker) {
         return match profile {
             Some(profile) if profile != broker.profile() => Err(format!(
                 "the embedded broker {name:?} runs with the profile {}, not {profile}",
@@ -58,7 +58,7 @@ pub(crate) fn named(name: &str, profile: Option<Profile>) -> Result<Broker, Stri
         profile.unwrap_or_default(),
         SystemClock::shared(),
     )?;
-    brokers.insert(name.to_owned(), Entry::Kept(broker.clone()));
+    brokers.insert(name.to_owned(), Registration::Kept(broker.clone()));
     Ok(broker)
 }
 
@@ -84,12 +84,12 @@ pub(crate) fn make(
         return Err(format!("there is an embedded broker {name:?} already"));
     }
     let broker = start(name.clone(), profile, clock)?;
-    brokers.insert(name, Entry::Shared(broker.downgrade()));
+    brokers.insert(name, Registration::Shared(broker.downgrade()));
     Ok(broker)
 }
 
 fn start(name: String, profile: Profile, clock: Arc<dyn Clock>) -> Result<Broker, String> {
-    Broker::start(name, profile, clock).map_err(|error| error.to_string())
+    Broker::launch(name, profile, clock).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

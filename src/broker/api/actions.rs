@@ -1,9 +1,9 @@
 //! What another client could do.
 
 use super::inspect::MessageView;
-use crate::broker::model::LinkId;
 use crate::broker::model::declare::QueueFlags;
 use crate::broker::model::exchange::{Binding, Exchange};
+use crate::broker::model::ids::LinkId;
 use crate::broker::model::policy::Policy;
 use crate::broker::model::publish::Published;
 use crate::broker::model::refusal::Refusal;
@@ -46,7 +46,7 @@ impl Broker {
             headers,
             body: Body::new(body.into()),
         };
-        let published = self.with(|hub, at| hub.state.publish_raw(&outgoing, at));
+        let published = self.update(|hub, at| hub.state.publish_raw(&outgoing, at));
         published.map_err(refused("another client publishes"))
     }
 
@@ -57,7 +57,7 @@ impl Broker {
     /// [`Error::Broker`] when an argument is not valid, or the queue exists and is different. [`Error::NameTooLong`].
     pub fn declare_queue(&self, name: &str, arguments: &Headers) -> Result<(), Error> {
         naming::check("queue", name)?;
-        let declared = self.with(|hub, at| {
+        let declared = self.update(|hub, at| {
             hub.state
                 .declare_queue(name, DURABLE, arguments, OUTSIDE, at)
         });
@@ -66,7 +66,7 @@ impl Broker {
 
     /// Deletes a queue with its messages; its consumers are cancelled. One that does not exist stays so.
     pub fn delete_queue(&self, name: &str) {
-        self.with(|hub, at| {
+        self.update(|hub, at| {
             // As its owner, who is refused nothing.
             let owner = hub.state.queues.get(name).and_then(|queue| queue.owner);
             drop(hub.state.delete_queue(name, owner, at));
@@ -75,7 +75,7 @@ impl Broker {
 
     /// Deletes a queue in which no message is ready; returns whether there was one.
     pub fn delete_queue_if_empty(&self, name: &str) -> bool {
-        self.with(|hub, at| {
+        self.update(|hub, at| {
             let queue = hub.state.queues.get(name);
             let Some(queue) = queue.filter(|queue| queue.ready.is_empty()) else {
                 return false;
@@ -92,22 +92,22 @@ impl Broker {
     /// [`Error::Broker`] when there is no such queue, or it is exclusive to somebody. [`Error::NameTooLong`].
     pub fn take(&self, queue: &str) -> Result<Option<MessageView>, Error> {
         naming::check("queue", queue)?;
-        let taken = self.with(|hub, at| hub.state.take(queue, at));
+        let taken = self.update(|hub, at| hub.state.take(queue, at));
         let taken = taken.map_err(refused("another client takes a message"))?;
         Ok(taken.map(MessageView::from))
     }
 
     /// Consumes from a queue on a connection of its own, exclusively, and acknowledges nothing, until the
-    /// [`Occupant`] is dropped or every connection is. Meanwhile nobody else may consume from a classic queue.
+    /// [`ExclusiveConsumer`] is dropped or every connection is. Meanwhile nobody else may consume from a classic queue.
     ///
     /// # Errors
     ///
     /// [`Error::Broker`] when there is no such queue, or it has a consumer. [`Error::NameTooLong`].
-    pub fn occupy(&self, queue: &str) -> Result<Occupant, Error> {
+    pub fn consume_exclusively(&self, queue: &str) -> Result<ExclusiveConsumer, Error> {
         naming::check("queue", queue)?;
-        let occupied = self.with(|hub, at| hub.state.occupy(queue, at));
+        let occupied = self.update(|hub, at| hub.state.consume_exclusively(queue, at));
         let link = occupied.map_err(refused("another client consumes"))?;
-        Ok(Occupant {
+        Ok(ExclusiveConsumer {
             broker: self.clone(),
             link,
         })
@@ -120,7 +120,7 @@ impl Broker {
     /// [`Error::Broker`] when there is no such queue. [`Error::NameTooLong`].
     pub fn purge(&self, name: &str) -> Result<usize, Error> {
         naming::check("queue", name)?;
-        let purged = self.with(|hub, at| hub.state.purge(name, at));
+        let purged = self.update(|hub, at| hub.state.purge(name, at));
         purged.map_err(refused("another client purges a queue"))
     }
 
@@ -148,13 +148,13 @@ impl Broker {
             applies: Box::new(applies),
             definition: definition.clone(),
         };
-        let set = self.with(|hub, at| hub.state.set_policy(policy, at));
+        let set = self.update(|hub, at| hub.state.set_policy(policy, at));
         set.map_err(refused("an operator sets a policy"))
     }
 
     /// Takes a policy away. One that does not exist is no error.
     pub fn clear_policy(&self, name: &str) {
-        self.with(|hub, at| hub.state.clear_policy(name, at));
+        self.update(|hub, at| hub.state.clear_policy(name, at));
     }
 
     /// Declares a durable exchange, with arguments such as `alternate-exchange`.
@@ -171,7 +171,7 @@ impl Broker {
         naming::check("exchange", name)?;
         let mut exchange = Exchange::new(name, kind, true);
         exchange.arguments = arguments.clone();
-        let declared = self.with(|hub, _| hub.state.declare_exchange(exchange));
+        let declared = self.update(|hub, _| hub.state.declare_exchange(exchange));
         declared.map_err(refused("another client declares an exchange"))
     }
 
@@ -182,7 +182,7 @@ impl Broker {
     /// [`Error::Broker`] for RabbitMQ's own exchanges. [`Error::NameTooLong`].
     pub fn delete_exchange(&self, name: &str) -> Result<(), Error> {
         naming::check("exchange", name)?;
-        let deleted = self.with(|hub, _| hub.state.delete_exchange(name));
+        let deleted = self.update(|hub, _| hub.state.delete_exchange(name));
         deleted.map_err(refused("another client deletes an exchange"))
     }
 
@@ -199,7 +199,7 @@ impl Broker {
         arguments: &Headers,
     ) -> Result<(), Error> {
         let binding = binding(queue, exchange, routing_key, arguments)?;
-        let bound = self.with(|hub, _| hub.state.bind(exchange, binding, OUTSIDE));
+        let bound = self.update(|hub, _| hub.state.bind(exchange, binding, OUTSIDE));
         bound.map_err(refused("another client binds a queue"))
     }
 
@@ -216,23 +216,23 @@ impl Broker {
         arguments: &Headers,
     ) -> Result<(), Error> {
         let binding = binding(queue, exchange, routing_key, arguments)?;
-        let unbound = self.with(|hub, _| hub.state.unbind(exchange, &binding, OUTSIDE));
+        let unbound = self.update(|hub, _| hub.state.unbind(exchange, &binding, OUTSIDE));
         unbound.map_err(refused("another client unbinds a queue"))
     }
 }
 
-/// Another client that has a queue for itself. Made by [`MemoryBroker::occupy`](crate::testing::MemoryBroker::occupy).
+/// Another client that has a queue for itself. Made by [`MemoryBroker::consume_exclusively`](crate::testing::MemoryBroker::consume_exclusively).
 #[derive(Debug)]
 #[must_use = "the queue is free again when it is dropped"]
-pub struct Occupant {
+pub struct ExclusiveConsumer {
     broker: Broker,
     link: LinkId,
 }
 
-impl Drop for Occupant {
+impl Drop for ExclusiveConsumer {
     fn drop(&mut self) {
         self.broker
-            .with(|hub, at| hub.state.end_link(self.link, at));
+            .update(|hub, at| hub.state.end_link(self.link, at));
     }
 }
 

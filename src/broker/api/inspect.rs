@@ -1,6 +1,6 @@
 //! What is in the broker.
 
-use crate::broker::model::ready::Entry;
+use crate::broker::model::ready::QueuedMessage;
 use crate::broker::server::broker::Broker;
 use crate::message::delivery::Delivery;
 use crate::message::envelope::Envelope;
@@ -76,17 +76,17 @@ impl MessageView {
     }
 }
 
-impl From<&Entry> for MessageView {
-    fn from(entry: &Entry) -> Self {
-        let message = &entry.message;
+impl From<&QueuedMessage> for MessageView {
+    fn from(queued: &QueuedMessage) -> Self {
+        let message = &queued.message;
         Self {
             exchange: message.exchange.clone(),
             routing_key: message.routing_key().to_owned(),
             properties: message.properties.clone(),
             headers: message.headers.clone(),
             body: message.body.to_vec(),
-            redelivered: entry.redelivered,
-            delivery_count: entry.returned,
+            redelivered: queued.redelivered,
+            delivery_count: queued.returned,
         }
     }
 }
@@ -182,7 +182,7 @@ impl Broker {
     /// The queues, by name.
     #[must_use]
     pub fn queues(&self) -> Vec<QueueView> {
-        self.look(|hub| {
+        self.inspect(|hub| {
             let queues = hub.state.queues.values();
             queues
                 .map(|queue| QueueView {
@@ -210,7 +210,7 @@ impl Broker {
     /// The messages that are ready in `queue`, head first; they stay there. A queue that does not exist has none.
     #[must_use]
     pub fn messages(&self, queue: &str) -> Vec<MessageView> {
-        self.look(|hub| {
+        self.inspect(|hub| {
             let queue = hub.state.queues.get(queue);
             let ready = queue.into_iter().flat_map(|queue| queue.ready.iter());
             ready.map(MessageView::from).collect()
@@ -220,7 +220,7 @@ impl Broker {
     /// The exchanges, by name; the default exchange and RabbitMQ's own are among them.
     #[must_use]
     pub fn exchanges(&self) -> Vec<ExchangeView> {
-        self.look(|hub| {
+        self.inspect(|hub| {
             let exchanges = hub.state.exchanges.values();
             exchanges
                 .map(|exchange| ExchangeView {
@@ -237,7 +237,7 @@ impl Broker {
     /// The bindings, by exchange.
     #[must_use]
     pub fn bindings(&self) -> Vec<BindingView> {
-        self.look(|hub| {
+        self.inspect(|hub| {
             let exchanges = hub.state.exchanges.values();
             let bindings = exchanges.flat_map(|exchange| {
                 exchange.bindings.iter().map(|binding| BindingView {
@@ -255,13 +255,16 @@ impl Broker {
     /// first needed.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionView> {
-        self.look(|hub| {
-            let open = hub.wires.iter().filter(|(_, wire)| wire.open);
-            open.map(|(link, wire)| ConnectionView {
+        self.inspect(|hub| {
+            let open = hub
+                .connections
+                .iter()
+                .filter(|(_, connection)| connection.open);
+            open.map(|(link, connection)| ConnectionView {
                 number: link.0,
                 channels: hub.state.channels_of(*link).len(),
-                blocked: wire.blocked,
-                heartbeat: wire.heartbeat,
+                blocked: connection.blocked,
+                heartbeat: connection.heartbeat,
             })
             .collect()
         })
@@ -270,7 +273,7 @@ impl Broker {
     /// The channels, oldest first.
     #[must_use]
     pub fn channels(&self) -> Vec<ChannelView> {
-        self.look(|hub| {
+        self.inspect(|hub| {
             let channels = hub.state.channels.iter();
             channels
                 .map(|(id, channel)| ChannelView {
@@ -286,7 +289,7 @@ impl Broker {
     /// The consumers, by channel.
     #[must_use]
     pub fn consumers(&self) -> Vec<ConsumerView> {
-        self.look(|hub| {
+        self.inspect(|hub| {
             let channels = hub.state.channels.iter();
             let consumers = channels.flat_map(|(id, channel)| {
                 channel.consumers.values().map(|consumer| ConsumerView {
@@ -302,39 +305,13 @@ impl Broker {
     /// How often somebody tried to connect so far, with or without success.
     #[must_use]
     pub fn connection_attempts(&self) -> usize {
-        self.look(|hub| hub.attempts)
+        self.inspect(|hub| hub.attempts)
     }
 
     /// How many operations connections have sent so far: declarations, publishes, acknowledgements and the like, read or
     /// not. As long as it stays, nothing was sent.
     #[must_use]
     pub fn operations(&self) -> u64 {
-        self.look(|hub| hub.last_request)
-    }
-
-    /// The queues with something that their active consumer has room for and was not handed, and how many messages each has
-    /// taken in so far.
-    #[cfg(test)]
-    pub(crate) fn stalled(&self) -> Vec<(String, u64)> {
-        self.look(|hub| {
-            let stalled = hub.state.stalled().into_iter();
-            stalled
-                .map(|name| {
-                    let taken_in = hub.state.queues[&name].next_place;
-                    (name, taken_in)
-                })
-                .collect()
-        })
-    }
-
-    /// How many messages the queue has taken in so far.
-    #[cfg(test)]
-    pub(crate) fn taken_in(&self, queue: &str) -> u64 {
-        self.look(|hub| {
-            hub.state
-                .queues
-                .get(queue)
-                .map_or(0, |queue| queue.next_place)
-        })
+        self.inspect(|hub| hub.last_request)
     }
 }

@@ -1,10 +1,12 @@
 //! Declaring, checking, binding and deleting.
 
+use super::arguments::QueueKind;
 use super::exchange::{Binding, Exchange};
+use super::ids::{LinkId, Moment, QueueId};
 use super::profile::Profile;
 use super::queue::Queue;
-use super::refusal::Refusal;
-use super::{LinkId, Moment, QueueId, State, arguments, equivalence, exchange, locked, refusal};
+use super::refusal::{self, Refusal};
+use super::{BrokerState, arguments, equivalence, exchange};
 use crate::message::headers::Headers;
 use crate::topology::declaration::Declaration;
 
@@ -16,7 +18,7 @@ pub(crate) struct QueueFlags {
     pub(crate) auto_delete: bool,
 }
 
-impl State {
+impl BrokerState {
     pub(crate) fn declare(
         &mut self,
         declaration: &Declaration,
@@ -95,7 +97,7 @@ impl State {
         link: Option<LinkId>,
         at: Moment,
     ) -> Result<(), Refusal> {
-        let id = QueueId(self.id());
+        let id = QueueId(self.next_id());
         let generated = format!("amq.gen-{:022}", id.0);
         let name = match name {
             "" if arguments.get("x-queue-type").and_then(|kind| kind.as_str())
@@ -125,7 +127,7 @@ impl State {
             return check_equivalent(existing, owner, durable, flags, &arguments);
         }
         let (kind, settings) = arguments::read(name, &arguments, self.profile)?;
-        if kind == arguments::QueueKind::Quorum {
+        if kind == QueueKind::Quorum {
             let wrong = [
                 ("auto-delete", flags.auto_delete),
                 ("exclusive-owner", flags.exclusive),
@@ -221,7 +223,7 @@ impl State {
         if self.queues.contains_key(name) {
             self.open_queue(name, link)?;
             self.remove_queue(name);
-            self.settle_down(at);
+            self.run_to_quiescence(at);
         }
         Ok(())
     }
@@ -244,8 +246,8 @@ impl State {
         let queue = self.open_queue(name, owner)?;
         let ready = queue.ready.len();
         queue.ready.clear();
-        self.stir(name);
-        self.settle_down(at);
+        self.mark_dirty(name);
+        self.run_to_quiescence(at);
         Ok(ready)
     }
 }
@@ -268,7 +270,7 @@ fn check_equivalent(
 ) -> Result<(), Refusal> {
     let name = &existing.name;
     if owner != existing.owner {
-        return Err(locked(name));
+        return Err(Refusal::locked_queue(name));
     }
     for (argument, received, current) in [
         ("durable", durable, existing.durable),

@@ -1,7 +1,8 @@
 //! Policies: what an operator lays over the arguments of queues.
 
+use super::ids::Moment;
 use super::refusal::Refusal;
-use super::{Moment, State, arguments};
+use super::{BrokerState, arguments};
 use crate::message::headers::{HeaderValue, Headers};
 use std::fmt;
 
@@ -62,7 +63,7 @@ impl Policy {
     }
 }
 
-impl State {
+impl BrokerState {
     /// Sets a policy in place of the one of that name.
     pub(crate) fn set_policy(&mut self, policy: Policy, at: Moment) -> Result<(), Refusal> {
         policy.check()?;
@@ -82,7 +83,7 @@ impl State {
         for queue in queues {
             self.apply_policy(&queue, at);
         }
-        self.settle_down(at);
+        self.run_to_quiescence(at);
     }
 
     /// Lays the policy over a queue that is the last of those that apply to it.
@@ -106,6 +107,6 @@ impl State {
         }
         queue.policy = name_of_policy;
         queue.settings = settings;
-        self.stir(name);
+        self.mark_dirty(name);
     }
 }

@@ -30,8 +30,13 @@ impl Refusal {
         Self::new(540, "NOT_IMPLEMENTED", why.as_ref())
     }
 
-    pub(crate) fn internal_error(why: impl AsRef<str>) -> Self {
-        Self::new(541, "INTERNAL_ERROR", why.as_ref())
+    /// The refusal to use a queue that is exclusive to another connection.
+    pub(crate) fn locked_queue(name: &str) -> Self {
+        Self::resource_locked(format!(
+            "cannot obtain exclusive access to locked {}. It could be originally declared on another \
+             connection or the exclusive property value does not match that of the original declaration.",
+            queue(name)
+        ))
     }
 
     /// A code that a test asked for.

@@ -95,48 +95,25 @@ fn a_consumer_that_was_full_goes_to_the_end_of_the_line() {
 }
 
 #[test]
-fn in_3_10_a_message_that_came_back_too_often_makes_room_for_two() {
-    for (profile, handed_out) in [(Profile::V3_10, 2), (Profile::V4_0, 1)] {
-        let broker = broker_of(profile);
-        let mut link = dial(&broker);
-        let consuming = channel(&mut link);
-        let limited = [
-            ("x-queue-type", "quorum".into()),
-            ("x-delivery-limit", HeaderValue::I64(0)),
-        ];
-        consuming.declare(&with("q", limited)).unwrap();
-        consuming.limit_prefetch(1).unwrap();
-        let subscription = consuming.subscribe("q").unwrap();
-        publish(&*consuming, "q", ["a"]);
-        let tag = delivery(&*subscription).tag;
-        consuming.nack(tag).unwrap();
-        publish(&*consuming, "q", ["b", "c", "d"]);
-        let handed = std::iter::from_fn(|| subscription.next()).count();
-        assert_eq!(handed, handed_out, "{profile}");
-    }
-}
-
-#[test]
-fn in_3_10_the_next_single_active_consumer_waits_for_something_to_happen() {
+fn cancel_hands_over_to_next_single_active_consumer() {
     for profile in [Profile::V3_10, Profile::V4_0] {
-        let broker = broker_of(profile);
-        let mut link = dial(&broker);
-        let consuming = channel(&mut link);
-        let single = [("x-single-active-consumer", true.into())];
-        consuming.declare(&with("q", single)).unwrap();
-        consuming.limit_prefetch(1).unwrap();
-        let first = consuming.subscribe("q").unwrap();
-        let second = consuming.subscribe("q").unwrap();
-        publish(&*consuming, "q", ["a", "b"]);
-        delivery(&*first);
-        first.cancel().unwrap();
-        let is_handed_on = second.next().is_some();
-        assert_eq!(is_handed_on, profile == Profile::V4_0, "{profile}");
-        if !is_handed_on {
-            consuming.ack(1, false).unwrap();
-            assert!(second.next().is_none(), "that was no consumer's room");
-            channel(&mut link).subscribe("q").unwrap();
-            assert_eq!(text(&delivery(&*second)), "b");
+        for kind in ["classic", "quorum"] {
+            let broker = broker_of(profile);
+            let mut link = dial(&broker);
+            let consuming = channel(&mut link);
+            let single = [
+                ("x-queue-type", kind.into()),
+                ("x-single-active-consumer", true.into()),
+            ];
+            consuming.declare(&with("q", single)).unwrap();
+            consuming.limit_prefetch(1).unwrap();
+            let first = consuming.subscribe("q").unwrap();
+            let second = consuming.subscribe("q").unwrap();
+            publish(&*consuming, "q", ["a", "b"]);
+            assert_eq!(text(&delivery(&*first)), "a");
+            assert!(second.next().is_none());
+            first.cancel().unwrap();
+            assert_eq!(text(&delivery(&*second)), "b", "{kind} on {profile}");
         }
     }
 }
@@ -178,7 +155,7 @@ fn what_an_ending_channel_only_fetched_comes_back_after_what_its_consumers_make_
         for kind in ["classic", "quorum"] {
             let broker = broker_of(profile);
             let mut link = dial(&broker);
-            let (ending, watching) = (channel(&mut link), channel(&mut link));
+            let (close_reason, watching) = (channel(&mut link), channel(&mut link));
             let of_kind = [("x-queue-type", kind.into())];
             watching.declare(&with("q0", of_kind)).unwrap();
             let to_other = [
@@ -188,12 +165,12 @@ fn what_an_ending_channel_only_fetched_comes_back_after_what_its_consumers_make_
             ];
             watching.declare(&with("q1", to_other)).unwrap();
             publish(&*watching, "q0", ["fetched"]);
-            ending.pull("q0").unwrap().unwrap();
+            close_reason.pull("q0").unwrap().unwrap();
             let watcher = watching.subscribe("q0").unwrap();
-            let consumer = ending.subscribe("q1").unwrap();
+            let consumer = close_reason.subscribe("q1").unwrap();
             publish(&*watching, "q1", ["consumed"]);
             delivery(&*consumer);
-            assert_eq!(code(&ending.pull("missing").unwrap_err()), 404);
+            assert_eq!(code(&close_reason.pull("missing").unwrap_err()), 404);
             let order = [(); 2].map(|()| text(&delivery(&*watcher)));
             assert_eq!(order, ["consumed", "fetched"], "{kind} on {profile}");
         }
@@ -244,64 +221,6 @@ fn channels_are_closed_with_their_link_by_a_code_of_the_hard_kind() {
         ));
     }
     assert!(broker.connections().is_empty());
-}
-
-/// A channel uses a queue, which another client replaces by one of the other kind; whether the channel can publish to that.
-fn gets_on_with_the_next(profile: Profile, kind: &str, use_it: impl Fn(&dyn Channel)) -> bool {
-    let broker = broker_of(profile);
-    let declare = |kind: &str| {
-        let arguments = [("x-queue-type", kind)].into_iter().collect();
-        broker.declare_queue("q", &arguments).unwrap();
-    };
-    declare(kind);
-    let mut link = dial(&broker);
-    let (using, beside) = (channel(&mut link), channel(&mut link));
-    publish(&*beside, "q", ["first"]);
-    use_it(&*using);
-    broker.delete_queue("q");
-    declare(if kind == "quorum" {
-        "classic"
-    } else {
-        "quorum"
-    });
-    publish(&*using, "q", ["next"]);
-    match beside.count("q") {
-        Ok(count) => count == 1,
-        Err(failure) => {
-            assert!(matches!(failure, Failure::Lost(_)), "{failure:?}");
-            false
-        }
-    }
-}
-
-#[test]
-fn a_channel_that_was_not_told_of_the_end_of_a_queue_falls_over_the_next_one() {
-    let fetch = |channel: &dyn Channel| {
-        let fetched = channel.pull("q").unwrap().unwrap();
-        channel.ack(fetched.tag, false).unwrap();
-    };
-    let consume = |channel: &dyn Channel| {
-        let subscription = channel.subscribe("q").unwrap();
-        channel.ack(delivery(&*subscription).tag, false).unwrap();
-    };
-    for profile in [Profile::V3_10, Profile::V4_0] {
-        assert!(!gets_on_with_the_next(profile, "quorum", fetch));
-        assert!(!gets_on_with_the_next(profile, "quorum", consume));
-        assert!(gets_on_with_the_next(profile, "classic", consume));
-        let is_told = gets_on_with_the_next(profile, "classic", fetch);
-        assert_eq!(is_told, profile == Profile::V4_0, "{profile}");
-    }
-}
-
-#[test]
-fn a_channel_is_told_of_the_end_of_a_queue_that_it_publishes_to_or_holds_messages_of() {
-    let publish = |channel: &dyn Channel| publish(channel, "q", ["more"]);
-    let hold = |channel: &dyn Channel| drop(channel.pull("q").unwrap().unwrap());
-    for profile in [Profile::V3_10, Profile::V4_0] {
-        assert!(gets_on_with_the_next(profile, "quorum", publish));
-        assert!(gets_on_with_the_next(profile, "quorum", hold));
-        assert!(gets_on_with_the_next(profile, "classic", publish));
-    }
 }
 
 #[test]

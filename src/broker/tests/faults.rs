@@ -1,9 +1,9 @@
 //! Faults on demand, and that every wait ends.
 
 use super::*;
-use crate::broker::Right;
-use crate::broker::api::faults::Drop;
+use crate::broker::Permission;
 use crate::broker::server::connection::Operation;
+use crate::broker::server::faults::DropPoint;
 use crate::transport::Gone;
 use std::thread::{self, JoinHandle};
 
@@ -24,7 +24,12 @@ fn ask_a_frozen(broker: &Broker, channel: Box<dyn Channel>) -> JoinHandle<Result
 }
 
 fn waiting(broker: &Broker) -> usize {
-    broker.look(|hub| hub.wires.values().map(|wire| wire.inbox.len()).sum())
+    broker.inspect(|hub| {
+        hub.connections
+            .values()
+            .map(|connection| connection.inbox.len())
+            .sum()
+    })
 }
 
 #[test]
@@ -80,7 +85,7 @@ fn nobody_connects_to_a_broker_that_is_frozen_or_stopped() {
     transport(&broker)
         .dial(monotonic() + LIMIT, &|_| {})
         .unwrap_err();
-    broker.start_again();
+    broker.start();
     drop(dial(&broker));
 }
 
@@ -109,8 +114,8 @@ fn an_alarm_stops_reading_whoever_publishes_and_nobody_else() {
 #[test]
 fn dropped_connections_lose_what_was_not_accepted_and_keep_what_was() {
     for (when, accepted, confirmed) in [
-        (Drop::DuringPublish, 0, false),
-        (Drop::AfterConfirm, 1, true),
+        (DropPoint::DuringPublish, 0, false),
+        (DropPoint::AfterConfirm, 1, true),
     ] {
         let broker = broker();
         let (dialled, channel) = on_a_queue(&broker);
@@ -131,7 +136,7 @@ fn an_acknowledgement_that_never_arrives_brings_the_message_back() {
     let (_dialled, one) = on_a_queue(&broker);
     one.publish(&message("", "q", "a")).unwrap();
     let tag = one.pull("q").unwrap().unwrap().tag;
-    broker.drop_connections_at(Drop::BeforeAck);
+    broker.drop_connections_at(DropPoint::BeforeAck);
     one.ack(tag, false).unwrap();
     let (_again, other) = client(&broker);
     let delivery = other.pull("q").unwrap().unwrap();
@@ -175,10 +180,10 @@ fn the_channels_of_one_queue_are_closed_with_a_code() {
 fn a_right_that_was_taken_is_refused_until_it_is_given_back() {
     let broker = broker();
     let mut dialled = dial(&broker);
-    broker.refuse(Right::Declare);
+    broker.refuse(Permission::Declare);
     let failure = channel(&mut dialled).declare(&queue("q")).unwrap_err();
     assert!(failure.is_access_refused());
-    broker.allow_everything();
+    broker.allow_all();
     channel(&mut dialled).declare(&queue("q")).unwrap();
 }
 
@@ -252,16 +257,16 @@ fn one_confirm_stands_for_all_that_were_read_together() {
 fn whoever_asks_a_frozen_broker_after_a_kill_is_not_left_waiting() {
     let broker = broker();
     let (dialled, channel) = client(&broker);
-    let (link, id) = broker.look(|hub| {
+    let (link, id) = broker.inspect(|hub| {
         let channel = hub.state.channels.keys().next().copied();
-        (*hub.wires.keys().next().unwrap(), channel)
+        (*hub.connections.keys().next().unwrap(), channel)
     });
     broker.freeze();
     dialled.kill.throw();
     // As if the question had been on its way while the switch was thrown.
     let (reply, answer) = crossbeam_channel::bounded(1);
     let question = Operation::Count("q".to_owned());
-    broker.with(|hub, _| hub.submit(link, id, question, Some(reply)));
+    broker.update(|hub, _| hub.submit(link, id, question, Some(reply)));
     let gone = crossbeam_channel::RecvTimeoutError::Disconnected;
     assert_eq!(answer.recv_timeout(LIMIT).unwrap_err(), gone);
     drop(channel);
@@ -272,14 +277,14 @@ fn a_slow_broker_reads_everything_later_and_in_order() {
     let broker = broker();
     let (_dialled, channel) = on_a_queue(&broker);
     let latency = Duration::from_millis(50);
-    broker.slow_down(latency);
+    broker.set_latency(latency);
     let began = monotonic();
     channel.publish(&message("", "q", "a")).unwrap();
     channel.publish(&message("", "q", "b")).unwrap();
     assert_eq!(broker.queue("q").unwrap().ready, 0);
     assert_eq!(channel.count("q").unwrap(), 2);
     assert!(began.elapsed() >= latency);
-    broker.slow_down(Duration::ZERO);
+    broker.set_latency(Duration::ZERO);
     assert_eq!(text(&channel.pull("q").unwrap().unwrap()), "a");
 }
 
@@ -290,8 +295,8 @@ fn a_call_that_comes_after_the_kill_does_not_wait_for_a_frozen_broker() {
     broker.freeze();
     dialled.kill.throw();
     let (reply, answer) = crossbeam_channel::bounded(1);
-    broker.with(|hub, _| {
-        let link = *hub.wires.keys().next().unwrap();
+    broker.update(|hub, _| {
+        let link = *hub.connections.keys().next().unwrap();
         hub.submit(link, None, Operation::OpenChannel, Some(reply));
     });
     let answer = answer.try_recv();

@@ -31,7 +31,7 @@ pub(crate) fn broker() -> Broker {
 }
 
 pub(crate) fn broker_of(profile: Profile) -> Broker {
-    Broker::start("test", profile, SystemClock::shared()).unwrap()
+    Broker::launch("test", profile, SystemClock::shared()).unwrap()
 }
 
 pub(crate) fn transport(broker: &Broker) -> MemoryTransport {

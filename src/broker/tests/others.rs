@@ -127,7 +127,7 @@ fn a_lost_queue_is_not_there_and_cannot_be_declared() {
     ] {
         assert_eq!(code(&answer.unwrap_err()), 404);
     }
-    broker.find_queue("q");
+    broker.restore_queue("q");
     drop(subscription);
     consuming.close().unwrap();
     assert_eq!(broker.messages("q")[0].text(), "kept");
@@ -153,7 +153,7 @@ fn what_was_handed_out_comes_back_with_a_lost_queue_whatever_its_channel_does_me
             let held = channel.pull("q").unwrap().unwrap();
             broker.lose_queue("q");
             settle(channel, held.tag);
-            broker.find_queue("q");
+            broker.restore_queue("q");
             let messages = broker.messages("q");
             let texts: Vec<_> = messages.iter().map(|message| message.text()).collect();
             assert_eq!(texts, ["held", "ready"]);
@@ -171,11 +171,11 @@ fn a_queue_that_is_found_has_the_policy_of_now() {
     broker.declare_queue("q", &Headers::new()).unwrap();
     broker.lose_queue("q");
     broker.clear_policy("before");
-    broker.find_queue("q");
+    broker.restore_queue("q");
     assert_eq!(broker.queue("q").unwrap().policy, None);
     broker.lose_queue("q");
     broker.set_policy("after", |_| true, &shorter).unwrap();
-    broker.find_queue("q");
+    broker.restore_queue("q");
     assert_eq!(broker.queue("q").unwrap().policy.as_deref(), Some("after"));
     publish(&broker, "q", "a");
     publish(&broker, "q", "b");
@@ -205,26 +205,26 @@ fn a_classic_queue_that_is_occupied_lets_nobody_consume() {
     let mut dialled = dial(&broker);
     broker.declare_queue("q", &Headers::new()).unwrap();
     publish(&broker, "q", "a");
-    let occupant = broker.occupy("q").unwrap();
+    let occupant = broker.consume_exclusively("q").unwrap();
     assert_eq!(broker.queue("q").unwrap().unacked, 1);
-    broker.occupy("q").unwrap_err();
+    broker.consume_exclusively("q").unwrap_err();
     let refused = channel(&mut dialled).subscribe("q").map(drop);
     assert_eq!(code(&refused.unwrap_err()), 403);
     drop(occupant);
     let channel = channel(&mut dialled);
     let subscription = channel.subscribe("q").unwrap();
     assert!(delivery(&*subscription).redelivered);
-    broker.occupy("q").unwrap_err();
+    broker.consume_exclusively("q").unwrap_err();
 }
 
 #[test]
 fn an_occupant_goes_with_the_other_connections() {
     let broker = broker();
     broker.declare_queue("q", &Headers::new()).unwrap();
-    let occupant = broker.occupy("q").unwrap();
+    let occupant = broker.consume_exclusively("q").unwrap();
     broker.drop_connections();
     assert!(broker.channels().is_empty());
-    drop(broker.occupy("q").unwrap());
+    drop(broker.consume_exclusively("q").unwrap());
     drop(occupant);
 }
 
@@ -322,7 +322,7 @@ fn a_name_or_key_that_is_too_long_for_amqp_is_refused_as_by_a_connection() {
         publish("", &long).map(drop),
         broker.take(&long).map(drop),
         broker.purge(&long).map(drop),
-        broker.occupy(&long).map(drop),
+        broker.consume_exclusively(&long).map(drop),
     ] {
         assert!(matches!(refused, Err(Error::NameTooLong(_))), "{refused:?}");
     }

@@ -155,7 +155,7 @@ fn exchanges_route_by_key_pattern_and_headers() {
     let mut internal = Exchange::new("spare", ExchangeKind::Fanout, true);
     internal.internal = true;
     broker
-        .with(|hub, _| hub.state.declare_exchange(internal))
+        .update(|hub, _| hub.state.declare_exchange(internal))
         .unwrap();
     broker
         .declare_exchange("headers", ExchangeKind::Headers, &none)

@@ -108,36 +108,3 @@ fn what_is_dead_lettered_meanwhile_makes_no_quorum_queue_refuse_the_message() {
         assert_eq!(confirm(&*confirms).ack, ack, "{body}");
     }
 }
-
-#[test]
-fn who_waits_to_be_the_single_active_consumer_of_a_quorum_queue_stands_in_4_0_by_credit() {
-    let prefetches = [1, 2, 0, 2_500, 2];
-    for (profile, turns) in [
-        (Profile::V3_10, [0, 1, 2, 3, 4]),
-        (Profile::V4_0, [0, 3, 2, 1, 4]),
-    ] {
-        let broker = broker_of(profile);
-        let mut owner = dial(&broker);
-        let owner = channel(&mut owner);
-        let single = [
-            ("x-queue-type", "quorum".into()),
-            ("x-single-active-consumer", true.into()),
-        ];
-        owner.declare(&with("q", single)).unwrap();
-        let clients = prefetches.map(|_| client(&broker));
-        let subscriptions: Vec<_> = clients
-            .iter()
-            .zip(prefetches)
-            .map(|((_, channel), prefetch)| {
-                channel.limit_prefetch(prefetch).unwrap();
-                channel.subscribe("q").unwrap()
-            })
-            .collect();
-        publish(&*owner, "q", ["a"]);
-        for turn in turns {
-            let delivered = delivery(&*subscriptions[turn]);
-            assert_eq!(text(&delivered), "a", "{profile}: {turn}");
-            clients[turn].0.kill.throw();
-        }
-    }
-}

@@ -1,8 +1,8 @@
 //! What is refused, and with which code.
 
 use super::*;
-use crate::broker::model::LinkId;
 use crate::broker::model::declare::QueueFlags;
+use crate::broker::model::ids::LinkId;
 
 #[test]
 fn an_unknown_delivery_tag_closes_the_channel_only() {
@@ -126,7 +126,7 @@ fn what_another_client_holds_exclusively_is_locked() {
         exclusive: true,
         auto_delete: false,
     };
-    let declared = broker.with(|hub, at| {
+    let declared = broker.update(|hub, at| {
         let other = Some(LinkId(0));
         hub.state
             .declare_queue("q", flags, &Headers::new(), other, at)

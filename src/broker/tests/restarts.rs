@@ -21,7 +21,7 @@ struct Waiting {
 impl Waiting {
     fn new(profile: Profile) -> Self {
         let clock = TestClock::new();
-        let broker = Broker::start("restarted", profile, Arc::new(clock.clone())).unwrap();
+        let broker = Broker::launch("restarted", profile, Arc::new(clock.clone())).unwrap();
         broker
             .declare_exchange("home", ExchangeKind::Direct, &Headers::new())
             .unwrap();
@@ -84,7 +84,7 @@ fn waits_that_end_while_the_broker_is_down_come_home_to_classic_queues_alone() {
         waiting.broker.stop();
         waiting.clock.advance(MINUTE);
         assert_eq!(waiting.broker.queue("c.direct").unwrap().ready, 1);
-        waiting.broker.start_again();
+        waiting.broker.start();
         assert_eq!(waiting.home("c"), ["c.default", "c.direct", "c.quorum"]);
         assert_eq!(waiting.home("q"), ["q.quorum"]);
         assert_eq!(waiting.broker.queue("q.direct").unwrap().ready, 0);
@@ -102,7 +102,7 @@ fn waits_that_outlast_the_downtime_come_home() {
         waiting.broker.restart();
         waiting.broker.stop();
         waiting.clock.advance(MINUTE - Duration::from_millis(1));
-        waiting.broker.start_again();
+        waiting.broker.start();
         assert!(waiting.home("q").is_empty() && waiting.home("c").is_empty());
         waiting.clock.advance(Duration::from_millis(1));
         assert_eq!(waiting.home("q"), ["q.default", "q.direct", "q.quorum"]);
@@ -128,7 +128,7 @@ fn what_goes_on_from_queue_to_queue_at_the_start_comes_to_no_quorum_queue() {
     waiting.rung("far", "classic", "", "between");
     waiting.broker.stop();
     waiting.clock.advance(MINUTE);
-    waiting.broker.start_again();
+    waiting.broker.start();
     assert_eq!(
         waiting.home("c"),
         ["c.default", "c.direct", "c.quorum", "far"]
@@ -150,7 +150,7 @@ fn an_unused_classic_queue_is_given_its_whole_time_at_the_start_and_a_quorum_que
     waiting.broker.stop();
     waiting.clock.advance(2 * MINUTE);
     assert!(exists("classic") && exists("quorum"));
-    waiting.broker.start_again();
+    waiting.broker.start();
     assert!(!exists("quorum"));
     waiting.clock.advance(MINUTE - Duration::from_millis(1));
     assert!(exists("classic"));
@@ -199,7 +199,7 @@ fn no_wait_ends_in_the_middle_of_a_restart() {
         began: monotonic(),
         looks: AtomicU32::new(0),
     };
-    let broker = Broker::start("restless", Profile::V4_0, Arc::new(clock)).unwrap();
+    let broker = Broker::launch("restless", Profile::V4_0, Arc::new(clock)).unwrap();
     let clock = TestClock::new();
     let waiting = Waiting { broker, clock };
     waiting.declare("q", [("x-queue-type", "quorum".into())]);

@@ -6,7 +6,7 @@ use crate::time::test_clock::TestClock;
 
 fn broker_and_clock(profile: Profile) -> (Broker, TestClock) {
     let clock = TestClock::new();
-    let broker = Broker::start("timed", profile, Arc::new(clock.clone())).unwrap();
+    let broker = Broker::launch("timed", profile, Arc::new(clock.clone())).unwrap();
     (broker, clock)
 }
 

@@ -6,14 +6,14 @@ use crate::message::headers::{HeaderValue, Headers};
 
 /// Why a message leaves its queue for the dead-letter exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(crate) enum DeathReason {
     Rejected,
     Expired,
     MaxLength,
     DeliveryLimit,
 }
 
-impl Reason {
+impl DeathReason {
     /// As `x-death` names it.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -27,8 +27,8 @@ impl Reason {
 
 /// A message on its way out of a queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Passing<'a> {
-    pub(crate) reason: Reason,
+pub(crate) struct DeadLettering<'a> {
+    pub(crate) reason: DeathReason,
     pub(crate) queue: &'a str,
     /// The dead-letter exchange.
     pub(crate) exchange: &'a str,
@@ -36,24 +36,24 @@ pub(crate) struct Passing<'a> {
     pub(crate) epoch_millis: i64,
 }
 
-impl Passing<'_> {
+impl DeadLettering<'_> {
     /// The message as it is published to the dead-letter exchange.
-    pub(crate) fn letter(&self, message: &Message, profile: Profile) -> Message {
-        let mut letter = message.clone();
+    pub(crate) fn apply(&self, message: &Message, profile: Profile) -> Message {
+        let mut dead_letter = message.clone();
         match profile {
-            Profile::V3_10 => self.record_in_headers(message, &mut letter),
-            Profile::V4_0 => self.record(message, &mut letter),
+            Profile::V3_10 => self.record_in_headers(message, &mut dead_letter),
+            Profile::V4_0 => self.record(message, &mut dead_letter),
         }
-        letter.exchange = self.exchange.to_owned();
+        dead_letter.exchange = self.exchange.to_owned();
         if let Some(key) = self.routing_key {
-            letter.routing_keys = vec![key.to_owned()];
+            dead_letter.routing_keys = vec![key.to_owned()];
         }
-        letter.properties.expiration = None;
-        letter
+        dead_letter.properties.expiration = None;
+        dead_letter
     }
 
     /// 3.x keeps the record in the headers only, and believes what a client wrote there.
-    fn record_in_headers(&self, message: &Message, letter: &mut Message) {
+    fn record_in_headers(&self, message: &Message, dead_letter: &mut Message) {
         let mut routing_keys = vec![message.routing_key().to_owned()];
         routing_keys.extend(keys(&message.headers, "CC").unwrap_or_default());
         let entry = self.entry(
@@ -61,7 +61,7 @@ impl Passing<'_> {
             routing_keys,
             message.properties.expiration.as_deref(),
         );
-        let headers = &mut letter.headers;
+        let headers = &mut dead_letter.headers;
         let (queue, reason) = (self.queue, self.reason.as_str());
         let deaths = match headers.get("x-death") {
             None => {
@@ -88,7 +88,7 @@ impl Passing<'_> {
     }
 
     /// 4.x keeps the record beside the message; the headers only show it.
-    fn record(&self, message: &Message, letter: &mut Message) {
+    fn record(&self, message: &Message, dead_letter: &mut Message) {
         let mut routing_keys = message.routing_keys.clone();
         for blind in &message.blind_keys {
             if let Some(place) = routing_keys.iter().position(|key| key == blind) {
@@ -96,7 +96,7 @@ impl Passing<'_> {
             }
         }
         let (queue, reason) = (self.queue, self.reason.as_str());
-        let deaths = &mut letter.deaths;
+        let deaths = &mut dead_letter.deaths;
         let is_first = deaths.is_empty();
         let known = deaths
             .iter()
@@ -121,11 +121,11 @@ impl Passing<'_> {
         };
         deaths.insert(0, death);
         let shown = deaths.iter().map(|death| death.entry.clone()).collect();
-        letter.headers.insert("x-death", array(shown));
+        dead_letter.headers.insert("x-death", array(shown));
         if is_first {
-            self.write_ends(&mut letter.headers, "first", message);
+            self.write_ends(&mut dead_letter.headers, "first", message);
         }
-        self.write_ends(&mut letter.headers, "last", message);
+        self.write_ends(&mut dead_letter.headers, "last", message);
     }
 
     fn write_ends(&self, headers: &mut Headers, end: &str, message: &Message) {
@@ -161,17 +161,22 @@ impl Passing<'_> {
 }
 
 /// Whether a dead letter is dropped instead of entering `queue`: it has been there before, and nobody has rejected it since.
-pub(crate) fn is_cycle(letter: &Message, queue: &str, reason: Reason, profile: Profile) -> bool {
-    if reason == Reason::Rejected {
+pub(crate) fn is_cycle(
+    dead_letter: &Message,
+    queue: &str,
+    reason: DeathReason,
+    profile: Profile,
+) -> bool {
+    if reason == DeathReason::Rejected {
         return false;
     }
     let recorded: Vec<(Option<&str>, Option<&str>)> = match profile {
-        Profile::V4_0 => letter
+        Profile::V4_0 => dead_letter
             .deaths
             .iter()
             .map(|death| (Some(death.queue.as_str()), Some(death.reason)))
             .collect(),
-        Profile::V3_10 => match letter.headers.get("x-death") {
+        Profile::V3_10 => match dead_letter.headers.get("x-death") {
             Some(HeaderValue::Array(deaths)) => deaths
                 .iter()
                 .map(|death| match death {

@@ -34,17 +34,17 @@ fn message(body: &str, expiration: Option<&str>) -> Arc<Message> {
 
 impl Fixture {
     fn add(&mut self, body: &str) {
-        let entry = self.queue.entry(message(body, None), self.now);
+        let entry = self.queue.queued(message(body, None), self.now);
         self.queue.insert(entry);
     }
 
-    fn hand_out(&mut self) -> Entry {
+    fn hand_out(&mut self) -> QueuedMessage {
         self.queue.unacked += 1;
         self.queue.ready.pop().unwrap()
     }
 
     fn bodies(&self) -> Vec<String> {
-        let body = |entry: &Entry| String::from_utf8(entry.message.body.to_vec()).unwrap();
+        let body = |entry: &QueuedMessage| String::from_utf8(entry.message.body.to_vec()).unwrap();
         self.queue.ready.iter().map(body).collect()
     }
 }
@@ -62,10 +62,10 @@ fn limited(overflow: Overflow, length: Option<u64>, bytes: Option<u64>) -> Setti
 fn a_classic_queue_rejects_what_would_be_too_much() {
     for (length, bytes, expected) in [
         (Some(1), None, Admission::Rejected),
-        (Some(2), None, Admission::Taken),
+        (Some(2), None, Admission::Accepted),
         (None, Some(4), Admission::Rejected),
-        (None, Some(5), Admission::Taken),
-        (None, None, Admission::Taken),
+        (None, Some(5), Admission::Accepted),
+        (None, None, Admission::Accepted),
     ] {
         let settings = limited(Overflow::RejectPublish, length, bytes);
         let mut fixture = fixture(QueueKind::Classic, settings, Profile::V3_10);
@@ -80,7 +80,7 @@ fn what_a_classic_queue_rejects_is_dead_lettered_when_it_says_so() {
     let settings = limited(Overflow::RejectPublishDlx, Some(0), None);
     let mut fixture = fixture(QueueKind::Classic, settings, Profile::V3_10);
     let admission = fixture.queue.admit(&message("a", None), Some(ChannelId(1)));
-    assert_eq!(admission, Admission::RejectedDead);
+    assert_eq!(admission, Admission::RejectedDeadLettered);
 }
 
 #[test]
@@ -89,26 +89,30 @@ fn a_quorum_queue_rejects_publishers_but_no_dead_letters() {
     let mut fixture = fixture(QueueKind::Quorum, settings, Profile::V3_10);
     let admit = |fixture: &mut Fixture, publisher| {
         let admission = fixture.queue.admit(&message("a", None), publisher);
-        if admission == Admission::Taken {
+        if admission == Admission::Accepted {
             fixture.add("a");
-            fixture.queue.tell_publishers();
+            fixture.queue.notify_publishers();
         }
         admission
     };
     let (one, other) = (Some(ChannelId(1)), Some(ChannelId(2)));
-    for expected in [Admission::Taken, Admission::Taken, Admission::Rejected] {
+    for expected in [
+        Admission::Accepted,
+        Admission::Accepted,
+        Admission::Rejected,
+    ] {
         assert_eq!(admit(&mut fixture, one), expected);
     }
     assert_eq!(admit(&mut fixture, other), Admission::Rejected);
-    assert_eq!(admit(&mut fixture, None), Admission::Taken);
+    assert_eq!(admit(&mut fixture, None), Admission::Accepted);
     for _ in 0..2 {
         fixture.hand_out();
-        fixture.queue.tell_publishers();
+        fixture.queue.notify_publishers();
     }
     assert_eq!(admit(&mut fixture, one), Admission::Rejected, "one is left");
     fixture.hand_out();
-    fixture.queue.tell_publishers();
-    assert_eq!(admit(&mut fixture, one), Admission::Taken);
+    fixture.queue.notify_publishers();
+    assert_eq!(admit(&mut fixture, one), Admission::Accepted);
 }
 
 #[test]
@@ -167,7 +171,7 @@ fn a_message_is_spent_when_it_has_come_back_more_often_than_the_limit() {
     ));
     let entry = fixture.hand_out();
     match fixture.queue.put_back(entry, false) {
-        PutBack::Spent(entry) => assert_eq!((entry.returned, entry.failed), (2, 1)),
+        PutBack::OverDeliveryLimit(entry) => assert_eq!((entry.returned, entry.failed), (2, 1)),
         PutBack::Ready => panic!("it is ready again"),
     }
     assert!(fixture.queue.ready.is_empty());
@@ -188,7 +192,7 @@ fn the_shorter_time_to_live_counts() {
             ..Settings::default()
         };
         let mut fixture = fixture(QueueKind::Classic, settings, Profile::V3_10);
-        let entry = fixture.queue.entry(message("a", own), fixture.now);
+        let entry = fixture.queue.queued(message("a", own), fixture.now);
         let millis = entry.expires.map(|due| due - fixture.now);
         assert_eq!(millis, expected.map(Duration::from_millis));
     }
