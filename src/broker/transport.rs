@@ -1,4 +1,7 @@
-//! The transport's traits over a broker in memory.
+//! The transport's traits over an embedded broker.
+//!
+//! A call submits a request to the hub and waits for its reply, which the hub usually sends within
+//! the submission, on the caller's thread.
 
 use super::model::ids::{ChannelId, ConsumerId, LinkId};
 use super::server::broker::Broker;
@@ -15,16 +18,16 @@ use std::cell::Cell;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// What RabbitMQ offers and clients take.
+/// The frame size that RabbitMQ and its clients negotiate.
 const FRAME_MAX: usize = 131_072;
 
-/// A way to a broker in memory.
+/// Connects to an embedded broker.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryTransport {
     pub(crate) broker: Broker,
-    /// How often each side shows that it is there; zero is never. A frozen broker is given up after two of them.
+    /// The heartbeat interval; zero is none. A connection closes after two missed heartbeats.
     pub(crate) heartbeat: Duration,
-    /// How many channels a link may have.
+    /// The maximum number of channels of a connection.
     pub(crate) channel_max: u16,
 }
 
@@ -76,7 +79,7 @@ fn kill_switch(broker: &Broker, link: LinkId) -> KillSwitch {
     KillSwitch::new(move || broker.update(|hub, _| hub.kill(link, "this side cut it off")))
 }
 
-/// How a link reaches its broker.
+/// The access of a connection to its broker.
 #[derive(Clone, Debug)]
 struct Handle {
     broker: Broker,
@@ -87,16 +90,16 @@ struct Handle {
 impl Handle {
     fn lost(&self) -> Failure {
         let ended = self.close_reason.take();
-        ended.unwrap_or_else(|| Failure::Lost("the connection is gone".to_owned()))
+        ended.unwrap_or_else(|| Failure::Lost("the connection is closed".to_owned()))
     }
 
-    /// Asks, and waits until the broker answers or the link is gone.
+    /// Submits an operation, and waits for its reply or the end of the connection.
     fn call(&self, channel: Option<ChannelId>, operation: Operation) -> Result<Reply, Failure> {
-        let answer = self.ask(channel, operation)?;
+        let answer = self.submit(channel, operation)?;
         answer.recv().unwrap_or_else(|_| Err(self.lost()))
     }
 
-    fn ask(
+    fn submit(
         &self,
         channel: Option<ChannelId>,
         operation: Operation,
@@ -110,7 +113,7 @@ impl Handle {
         Ok(answer)
     }
 
-    /// Tells, and waits for nothing.
+    /// Submits an operation without a reply.
     fn tell(&self, channel: Option<ChannelId>, operation: Operation) {
         self.broker
             .update(|hub, _| hub.submit(self.link, channel, operation, None));
@@ -125,12 +128,12 @@ struct MemoryLink {
 
 impl MemoryLink {
     fn connect(&self, limit: Instant) -> Result<(), String> {
-        let answer = self.handle.ask(None, Operation::Connect);
+        let answer = self.handle.submit(None, Operation::Connect);
         let answer = answer.map_err(|failure| failure.to_string())?;
         match answer.recv_deadline(limit.max(monotonic())) {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(failure)) => Err(failure.to_string()),
-            Err(RecvTimeoutError::Timeout) => Err("no connection within the limit".to_owned()),
+            Err(RecvTimeoutError::Timeout) => Err("timed out while connecting".to_owned()),
             Err(RecvTimeoutError::Disconnected) => Err(self.handle.lost().to_string()),
         }
     }
@@ -186,7 +189,7 @@ impl Link for MemoryLink {
 }
 
 impl Drop for MemoryLink {
-    /// Nobody waits for a link that is dropped.
+    /// Cuts the connection without a close handshake.
     fn drop(&mut self) {
         let link = self.handle.link;
         let broker = &self.handle.broker;
@@ -204,11 +207,11 @@ struct MemoryChannel {
 impl MemoryChannel {
     fn call(&self, operation: Operation) -> Result<Reply, Failure> {
         self.check()?;
-        let answer = self.handle.ask(Some(self.id), operation)?;
+        let answer = self.handle.submit(Some(self.id), operation)?;
         match answer.recv() {
-            // The call has heard why the channel is gone, so nobody else will.
+            // A refusal is reported once: this call reports it, so later ones must not.
             Ok(Err(failure)) => {
-                drop(self.close_reason.take());
+                let _ = self.close_reason.take();
                 Err(failure)
             }
             Ok(answer) => answer,
@@ -356,7 +359,7 @@ impl Subscription for MemorySubscription<'_> {
             Ok(incoming) => Some(incoming),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some(Incoming::Ended(Failure::Lost(
-                "the connection is gone".to_owned(),
+                "the connection is closed".to_owned(),
             ))),
         }
     }
@@ -367,7 +370,7 @@ impl Subscription for MemorySubscription<'_> {
 }
 
 impl Drop for MemorySubscription<'_> {
-    /// Harmless for one that has been cancelled.
+    /// Cancels the consumer; has no effect on a cancelled one.
     fn drop(&mut self) {
         if !self.channel.close_reason.is_set() {
             let cancel = Operation::Cancel(self.id);

@@ -40,7 +40,7 @@ const STARTS_AT_MILLIS: i64 = 1_767_225_600_000;
 /// * the deadline of a close, and how long the deliveries that it leaves behind
 ///   [have run](crate::StrandedDelivery::running_for).
 ///
-/// So is the latency of a broker that is [slow](crate::testing::MemoryBroker::slow_down). Of what is
+/// So is the latency of a broker that is [slow](crate::testing::MemoryBroker::set_latency). Of what is
 /// [observed](crate::metrics::Observer), how long a publish took is real time. How long a handler ran, the pause before an attempt
 /// to connect and how long a connection was down are the clock's, on which a handler takes no time at all.
 ///

@@ -44,8 +44,8 @@ impl Broker {
         self.drop_connections_at(DropPoint::BeforeAck);
     }
 
-    /// Drops every connection in the middle of the
-    /// [next](Self#faults-that-hit-the-next-publish) publish, which is not stored and has no confirm.
+    /// Drops every connection in the middle of the [next](Self#faults-that-hit-the-next-publish)
+    /// publish, which is not stored and has no confirm.
     pub fn drop_connections_during_next_publish(&self) {
         self.drop_connections_at(DropPoint::DuringPublish);
     }
@@ -157,9 +157,9 @@ impl Broker {
         self.update(|hub, at| hub.state.restore_queue(name, at));
     }
 
-    /// Delays the reading of every request (declarations, publishes, acknowledgements) by `latency`,
-    /// in real time. `Duration::ZERO` removes the delay. A test clock waits until all delayed
-    /// requests have been read.
+    /// Delays the reading of every request (declarations, publishes, acknowledgements) by
+    /// `latency`, in real time. `Duration::ZERO` removes the delay. A test clock waits until all
+    /// delayed requests have been read.
     pub fn set_latency(&self, latency: Duration) {
         self.update(|hub, _| {
             hub.faults.latency = (!latency.is_zero()).then_some(latency);

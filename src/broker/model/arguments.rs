@@ -1,4 +1,4 @@
-//! The arguments of a queue: which are allowed, what they mean, and when two tables are the same.
+//! The arguments of a queue: their validation and their meaning.
 
 use super::equivalence::type_name;
 use super::message::within_ttl;
@@ -7,7 +7,7 @@ use super::refusal::{self, Refusal};
 use crate::message::headers::{HeaderValue, Headers};
 use std::time::Duration;
 
-/// The kind of a queue.
+/// The type of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueKind {
     Classic,
@@ -15,7 +15,7 @@ pub(crate) enum QueueKind {
 }
 
 impl QueueKind {
-    /// The type as RabbitMQ names it.
+    /// The value of `x-queue-type`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Classic => "classic",
@@ -24,22 +24,22 @@ impl QueueKind {
     }
 }
 
-/// What a full queue does with the next message.
+/// The behaviour of a full queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Overflow {
     #[default]
     DropHead,
     RejectPublish,
-    /// Dead-letters what it rejects; classic queues only.
+    /// Rejected messages are dead-lettered; classic queues only.
     RejectPublishDlx,
 }
 
-/// What the arguments mean.
+/// The meaning of a queue's arguments.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Settings {
-    /// In milliseconds.
+    /// The time to live of messages, in milliseconds.
     pub(crate) ttl: Option<u64>,
-    /// After how long without use the queue is deleted.
+    /// The time without use after which the queue is deleted.
     pub(crate) expires: Option<Duration>,
     pub(crate) dead_letter_exchange: Option<String>,
     pub(crate) dead_letter_routing_key: Option<String>,
@@ -48,10 +48,11 @@ pub(crate) struct Settings {
     pub(crate) overflow: Overflow,
     pub(crate) max_priority: Option<u8>,
     pub(crate) single_active: bool,
-    /// How often a quorum queue hands a message out again.
+    /// The number of times a quorum queue redelivers a message; none is no limit.
     pub(crate) delivery_limit: Option<u64>,
 }
 
+/// The arguments that a classic queue accepts.
 const CLASSIC: &[&str] = &[
     "x-expires",
     "x-message-ttl",
@@ -68,8 +69,10 @@ const CLASSIC: &[&str] = &[
     "x-queue-master-locator",
 ];
 
+/// The further ones that it accepts from 4.0 on.
 const CLASSIC_4: &[&str] = &["x-queue-leader-locator"];
 
+/// The arguments that a quorum queue accepts.
 const QUORUM: &[&str] = &[
     "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
@@ -88,13 +91,15 @@ const QUORUM: &[&str] = &[
     "x-queue-leader-locator",
 ];
 
+/// The arguments that only a stream accepts.
 const STREAM: &[&str] = &[
     "x-max-age",
     "x-stream-max-segment-size-bytes",
     "x-initial-cluster-size",
 ];
 
-/// The order in which RabbitMQ looks at them.
+/// The order in which RabbitMQ validates values, which decides about the error of several invalid
+/// ones.
 const CHECKED: &[&str] = &[
     "x-expires",
     "x-message-ttl",
@@ -113,7 +118,7 @@ const CHECKED: &[&str] = &[
     "x-queue-leader-locator",
 ];
 
-/// What a queue of that kind understands.
+/// The arguments that a queue of that type accepts.
 pub(crate) fn known(kind: QueueKind, profile: Profile) -> Vec<&'static str> {
     match (kind, profile) {
         (QueueKind::Quorum, _) => QUORUM.to_vec(),
@@ -122,7 +127,7 @@ pub(crate) fn known(kind: QueueKind, profile: Profile) -> Vec<&'static str> {
     }
 }
 
-/// Reads the arguments of a queue that is about to be made.
+/// Validates the arguments of a new queue.
 pub(crate) fn read(
     name: &str,
     arguments: &Headers,
@@ -169,7 +174,7 @@ pub(crate) fn read(
     Ok((kind, settings(kind, arguments, profile)))
 }
 
-/// `None` for a stream.
+/// The type that the arguments ask for; `None` for a stream.
 fn kind(arguments: &Headers) -> Result<Option<QueueKind>, String> {
     match arguments.get("x-queue-type") {
         None => Ok(Some(QueueKind::Classic)),
@@ -236,7 +241,7 @@ fn check(argument: &str, value: &HeaderValue, arguments: &Headers) -> Result<(),
     }
 }
 
-/// What the arguments mean, which have been read or belong to a policy.
+/// The meaning of valid arguments, or of a policy.
 pub(crate) fn settings(kind: QueueKind, arguments: &Headers, profile: Profile) -> Settings {
     let number = |argument: &str| {
         let value = arguments.get(argument)?.as_i64()?;
@@ -246,7 +251,7 @@ pub(crate) fn settings(kind: QueueKind, arguments: &Headers, profile: Profile) -
     let overflow = match text("x-overflow").as_deref() {
         Some("reject-publish") => Overflow::RejectPublish,
         Some("reject-publish-dlx") if kind == QueueKind::Classic => Overflow::RejectPublishDlx,
-        // A quorum queue logs that it does not know it, and drops from its head.
+        // A quorum queue falls back to its default for `reject-publish-dlx`.
         _ => Overflow::DropHead,
     };
     Settings {
@@ -263,7 +268,8 @@ pub(crate) fn settings(kind: QueueKind, arguments: &Headers, profile: Profile) -
     }
 }
 
-/// Nobody checks the argument: a text is larger than any number, and only 4.x gives a meaning to a negative one.
+/// RabbitMQ does not validate this argument: a text compares greater than any number, and only 4.x
+/// has a meaning for negative numbers.
 fn delivery_limit(arguments: &Headers, profile: Profile) -> Option<u64> {
     let Some(value) = arguments.get("x-delivery-limit") else {
         return profile.delivery_limit();
@@ -321,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_arguments_are_refused() {
         let quorum = || ("x-queue-type", HeaderValue::from("quorum"));
         for entries in [
             vec![("x-queue-type", "fast".into())],
@@ -360,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_not_there() {
+    fn streams_are_not_implemented() {
         let stream = table(&[("x-queue-type", "stream".into())]);
         for profile in PROFILES {
             assert_eq!(read("q", &stream, profile).unwrap_err().code, 540);
@@ -368,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_read_and_unknown_ones_passed_over() {
+    fn valid_arguments_are_read_and_unknown_ones_ignored() {
         for profile in PROFILES {
             let arguments = table(&[
                 ("x-message-ttl", HeaderValue::U16(5)),
@@ -388,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn the_delivery_limit_depends_on_the_version() {
+    fn delivery_limit_depends_on_version() {
         let limit = |value: Option<HeaderValue>, profile| {
             let mut arguments = table(&[("x-queue-type", "quorum".into())]);
             if let Some(value) = value {
@@ -408,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_the_same_when_their_known_values_are() {
+    fn equivalence_compares_known_arguments_only() {
         let known = known(QueueKind::Classic, Profile::V3_10);
         let check = |current: &[(&str, HeaderValue)], received: &[(&str, HeaderValue)]| {
             check_equivalent(

@@ -114,9 +114,9 @@ impl Channel {
 
     /// The unsettled messages in the order in which they are requeued when the channel ends.
     ///
-    /// The order matters to quorum queues only: a classic queue puts each message in its place. A quorum
-    /// queue requeues consumer by consumer; fetched messages count as consumers of their own that are
-    /// named by their tag, so they are ordered by its text.
+    /// The order matters to quorum queues only: a classic queue puts each message in its place. A
+    /// quorum queue requeues consumer by consumer; fetched messages count as consumers of their own
+    /// that are named by their tag, so they are ordered by its text.
     pub(crate) fn into_unacked(self, profile: Profile) -> Vec<Unacked> {
         let mut unacked: Vec<(u64, Unacked)> = self.unacked.into_iter().collect();
         unacked.sort_by_cached_key(|(tag, unacked)| {

@@ -253,7 +253,7 @@ impl BrokerState {
         let mut dropped: Vec<QueuedMessage> =
             std::iter::from_fn(|| queue.pop_over_limit()).collect();
         if queue.kind == QueueKind::Quorum {
-            // A quorum queue prepends each one to the list that it dead-letters afterwards.
+            // A quorum queue dead-letters what it drops together in reverse order.
             dropped.reverse();
         }
         let was_over_limit = !dropped.is_empty();

@@ -1,4 +1,4 @@
-//! Declaring, checking, binding and deleting.
+//! Declaring, checking, binding, purging and deleting.
 
 use super::arguments::QueueKind;
 use super::exchange::{Binding, Exchange};
@@ -10,7 +10,7 @@ use super::{BrokerState, arguments, equivalence, exchange};
 use crate::message::headers::Headers;
 use crate::topology::declaration::Declaration;
 
-/// The flags of a queue.
+/// The flags of a queue declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueFlags {
     pub(crate) durable: bool,
@@ -19,6 +19,7 @@ pub(crate) struct QueueFlags {
 }
 
 impl BrokerState {
+    /// Declares a queue, an exchange or a binding for the connection `link`.
     pub(crate) fn declare(
         &mut self,
         declaration: &Declaration,
@@ -60,7 +61,8 @@ impl BrokerState {
         }
     }
 
-    /// A passive declaration; whether a binding exists cannot be asked.
+    /// Checks that a queue or an exchange exists, by a passive declaration. AMQP has none for
+    /// bindings.
     pub(crate) fn check(
         &mut self,
         declaration: &Declaration,
@@ -77,7 +79,7 @@ impl BrokerState {
         }
     }
 
-    /// How many messages are ready. Asking is a use of the queue.
+    /// The number of ready messages. The request counts as a use of the queue.
     pub(crate) fn count(
         &mut self,
         name: &str,
@@ -117,7 +119,7 @@ impl BrokerState {
         };
         self.check_not_lost(name)?;
         let owner = link.filter(|_| flags.exclusive);
-        // An exclusive queue does not outlive its link, whatever it was declared as.
+        // An exclusive queue is never durable: it ends with its connection.
         let durable = flags.durable && !flags.exclusive;
         let mut arguments = arguments.clone();
         if self.profile == Profile::V4_0 && !arguments.contains("x-queue-type") {
@@ -195,7 +197,8 @@ impl BrokerState {
         Ok(())
     }
 
-    /// Unbinding what is not bound changes nothing, whether or not there are such a queue and exchange, and whoever owns it.
+    /// Removes a binding. A missing binding is no error, even if its queue or exchange does not
+    /// exist or is exclusive to another connection.
     pub(crate) fn unbind(
         &mut self,
         exchange: &str,
@@ -213,7 +216,7 @@ impl BrokerState {
         Ok(())
     }
 
-    /// Deletes a queue with its messages; deleting what is not there changes nothing.
+    /// Deletes a queue with its messages. A missing queue is no error.
     pub(crate) fn delete_queue(
         &mut self,
         name: &str,
@@ -240,7 +243,7 @@ impl BrokerState {
         Ok(())
     }
 
-    /// Throws the ready messages away, whoever the queue belongs to; returns how many there were.
+    /// Removes the ready messages of a queue, exclusive or not, and returns how many there were.
     pub(crate) fn purge(&mut self, name: &str, at: Moment) -> Result<usize, Refusal> {
         let owner = self.queue(name)?.owner;
         let queue = self.open_queue(name, owner)?;
@@ -278,7 +281,8 @@ fn check_equivalent(
     ] {
         if received != current {
             return Err(Refusal::precondition_failed(format!(
-                "inequivalent arg '{argument}' for {}: received '{received}' but current is '{current}'",
+                "inequivalent arg '{argument}' for {}: \
+                 received '{received}' but current is '{current}'",
                 refusal::queue(name)
             )));
         }

@@ -1,4 +1,4 @@
-//! Exchanges: which queues a message goes to.
+//! Exchanges, and the routing of messages to queues.
 
 use super::profile::Profile;
 use super::refusal::{self, Refusal};
@@ -6,13 +6,13 @@ use crate::message::headers::{HeaderValue, Headers};
 use crate::topology::declaration::ExchangeKind;
 use std::collections::BTreeSet;
 
-/// An exchange and what is bound to it.
+/// An exchange and its bindings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Exchange {
     pub(crate) name: String,
     pub(crate) kind: ExchangeKind,
     pub(crate) durable: bool,
-    /// Nobody may publish to it: messages come from other exchanges and from dead-lettering.
+    /// Clients may not publish to it: messages come from other exchanges and from dead-lettering.
     pub(crate) internal: bool,
     pub(crate) arguments: Headers,
     pub(crate) bindings: Vec<Binding>,
@@ -38,7 +38,7 @@ impl Exchange {
         }
     }
 
-    /// The exchanges that are there from the start, but for the default one, which has no bindings of its own.
+    /// The predeclared exchanges. The bindings of the default exchange are implicit.
     pub(crate) fn predeclared() -> Vec<Self> {
         let durable = |name, kind| Self::new(name, kind, true);
         let mut trace = durable("amq.rabbitmq.trace", ExchangeKind::Topic);
@@ -54,7 +54,7 @@ impl Exchange {
         ]
     }
 
-    /// Whether a queue may be bound in that way.
+    /// Checks the arguments of a binding.
     pub(crate) fn check(&self, binding: &Binding) -> Result<(), Refusal> {
         match self.kind {
             ExchangeKind::Headers => check_x_match(&binding.arguments),
@@ -62,13 +62,14 @@ impl Exchange {
         }
     }
 
+    /// Adds a binding, unless it exists.
     pub(crate) fn bind(&mut self, binding: Binding) {
         if !self.bindings.contains(&binding) {
             self.bindings.push(binding);
         }
     }
 
-    /// Adds the queues that a message with these keys and headers goes to.
+    /// Adds the queues that a message with these keys and headers is routed to.
     pub(crate) fn route(
         &self,
         keys: &[String],
@@ -87,7 +88,7 @@ impl Exchange {
         queues.extend(matching.map(|binding| binding.queue.clone()));
     }
 
-    /// Where messages go that no binding takes.
+    /// The exchange that receives the messages without a matching binding.
     pub(crate) fn alternate(&self) -> Option<&str> {
         self.arguments.get("alternate-exchange")?.as_str()
     }
@@ -97,7 +98,8 @@ impl Exchange {
 pub(crate) fn topic_matches(pattern: &str, key: &str) -> bool {
     let pattern = words(pattern);
     let key = words(key);
-    // reached[n]: whether the pattern so far matches the first n words.
+    // reached[n]: whether the pattern so far matches the first n words. One row of dynamic
+    // programming keeps patterns with many `#` linear in the length of the key.
     let mut reached: Vec<bool> = (0..=key.len()).map(|n| n == 0).collect();
     for word in pattern {
         if word == "#" {
@@ -114,7 +116,7 @@ pub(crate) fn topic_matches(pattern: &str, key: &str) -> bool {
     reached.last().copied().unwrap_or(false)
 }
 
-/// An empty key has no words.
+/// The words of a key; none of an empty one.
 fn words(key: &str) -> Vec<&str> {
     if key.is_empty() {
         return Vec::new();
@@ -128,7 +130,8 @@ fn check_x_match(arguments: &Headers) -> Result<(), Refusal> {
         Some(HeaderValue::Text(text)) => match text.as_str() {
             "all" | "any" | "all-with-x" | "any-with-x" => return Ok(()),
             other => format!(
-                "Invalid x-match field value \"{other}\"; expected all, any, all-with-x, or any-with-x"
+                "Invalid x-match field value \"{other}\"; \
+                 expected all, any, all-with-x, or any-with-x"
             ),
         },
         Some(_) => "Invalid x-match field type; expected longstr".to_owned(),
@@ -160,7 +163,7 @@ fn is_same(asked: &HeaderValue, value: &HeaderValue, profile: Profile) -> bool {
         return asked == value;
     }
     match (asked, value) {
-        // 4.x compares seconds with milliseconds.
+        // 4.x compares the seconds of one with the milliseconds of the other.
         (HeaderValue::Timestamp(asked), HeaderValue::Timestamp(value)) => match profile {
             Profile::V3_10 => asked == value,
             Profile::V4_0 => *asked == 0 && *value == 0,
@@ -173,7 +176,7 @@ fn is_same(asked: &HeaderValue, value: &HeaderValue, profile: Profile) -> bool {
     }
 }
 
-/// What stands in the way of `kind` and `durable` for an exchange that is there already.
+/// Fails when a declaration differs from the existing exchange.
 pub(crate) fn check_equivalent(
     existing: &Exchange,
     kind: ExchangeKind,
@@ -217,7 +220,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The rule, word by word, as slowly as can be.
+    /// The definition of a match, by exponential recursion.
     fn matches_slowly(pattern: &[&str], key: &[&str]) -> bool {
         match (pattern, key) {
             ([], []) => true,
@@ -231,10 +234,12 @@ mod tests {
         }
     }
 
+    const PATTERN_WORDS: [&str; 5] = ["a", "b", "", "*", "#"];
+
     proptest! {
         #[test]
-        fn topics_match_word_by_word(
-            pattern in prop::collection::vec(prop::sample::select(vec!["a", "b", "", "*", "#"]), 1..6),
+        fn topic_matches_agrees_with_definition(
+            pattern in prop::collection::vec(prop::sample::select(PATTERN_WORDS.to_vec()), 1..6),
             key in prop::collection::vec(prop::sample::select(vec!["a", "b", ""]), 1..6),
         ) {
             let (pattern, key) = (pattern.join("."), key.join("."));
@@ -243,7 +248,7 @@ mod tests {
         }
 
         #[test]
-        fn a_key_matches_itself_and_everything(key in "[a-c.]{0,8}") {
+        fn key_without_wildcards_matches_itself_and_hash(key in "[a-c.]{0,8}") {
             prop_assert!(topic_matches(&key, &key));
             prop_assert!(topic_matches("#", &key));
             prop_assert_eq!(topic_matches("*", &key), !key.is_empty() && !key.contains('.'));
@@ -257,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_match_all_or_any_and_those_with_x_only_when_asked() {
+    fn headers_match_all_or_any_with_or_without_x() {
         let sent = table([("a", "1"), ("b", "2"), ("x-c", "3")]);
         for (kind, asked, expected) in [
             (None, table([("a", "1"), ("b", "2")]), true),
@@ -282,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_without_a_value_asks_for_its_name_only_and_widths_do_not_matter() {
+    fn void_matches_any_value_and_widths_are_ignored() {
         let matches = |asked: HeaderValue, sent: HeaderValue, profile| {
             headers_match(&table([("h", asked)]), &table([("h", sent)]), profile)
         };
@@ -300,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_of_a_headers_exchange_must_say_how_it_matches() {
+    fn x_match_is_validated() {
         let mut exchange = Exchange::new("h", ExchangeKind::Headers, true);
         let mut bind = |x_match: HeaderValue| {
             let binding = Binding {
@@ -318,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exchange_that_differs_is_named_with_both_values() {
+    fn inequivalent_exchange_is_refused_with_both_values() {
         let existing = Exchange::new("e", ExchangeKind::Direct, true);
         let none = Headers::new();
         let check = |kind, durable, internal| {
@@ -326,8 +331,8 @@ mod tests {
                 .map_err(|refusal| refusal.text)
         };
         assert_eq!(check(ExchangeKind::Direct, true, false), Ok(()));
-        let text = "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'e' in vhost '/': received 'topic' but \
-                    current is 'direct'";
+        let text = "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'e' in vhost '/': \
+                    received 'topic' but current is 'direct'";
         assert_eq!(check(ExchangeKind::Topic, true, false).unwrap_err(), text);
         let durable = check(ExchangeKind::Direct, false, false).unwrap_err();
         assert!(durable.ends_with("received 'false' but current is 'true'"));

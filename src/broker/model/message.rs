@@ -1,34 +1,34 @@
-//! A message as a queue keeps it.
+//! A published message.
 
 use super::profile::Profile;
 use super::refusal::Refusal;
 use crate::message::delivery::{Body, Outgoing};
 use crate::message::headers::{HeaderValue, Headers, Properties};
 
-/// The longest time to live, in milliseconds: ten years.
+/// The maximum time to live, in milliseconds: ten years.
 pub(crate) const LONGEST_TTL: i128 = 315_360_000_000;
 
-/// The only user there is.
+/// The only user.
 const USER: &str = "guest";
 
-/// What stays the same while a message is in a queue; shared by the queues that it was routed to.
+/// The part of a message that does not change in a queue; shared by the queues it was routed to.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Message {
     pub(crate) exchange: String,
-    /// The one it was published with, then those of its headers `CC` and `BCC`.
+    /// The routing key of the publish, then those of the headers `CC` and `BCC`.
     pub(crate) routing_keys: Vec<String>,
-    /// Those of `BCC`, which nobody may see.
+    /// The routing keys of `BCC`, which deliveries and `x-death` do not show.
     pub(crate) blind_keys: Vec<String>,
     pub(crate) properties: Properties,
     pub(crate) headers: Headers,
     pub(crate) body: Body,
-    /// The broker's own record on 4.x, newest first: the queue, the reason, and the entry in `x-death`.
+    /// The deaths as 4.x records them, newest first.
     pub(crate) deaths: Vec<Death>,
-    /// On 4.x a quorum queue hands the count of failed deliveries on to the next one.
+    /// The count of failed deliveries, which a quorum queue of 4.x passes on to the next one.
     pub(crate) failed_deliveries: u64,
 }
 
-/// One entry of the broker's own record.
+/// One recorded death: its queue, its reason, and its entry in `x-death`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Death {
     pub(crate) queue: String,
@@ -37,7 +37,7 @@ pub(crate) struct Death {
 }
 
 impl Message {
-    /// What was published, unless its own fields are wrong.
+    /// The message of a publish. Fails when a property or a header is invalid.
     pub(crate) fn published(outgoing: &Outgoing, profile: Profile) -> Result<Self, Refusal> {
         let properties = &outgoing.properties;
         let (size, largest) = (outgoing.body.len(), profile.max_message_size());
@@ -71,7 +71,7 @@ impl Message {
         routing_keys.extend(blind_keys.iter().cloned());
         let mut properties = properties.clone();
         if profile == Profile::V4_0 {
-            // It is kept as a number, and written anew.
+            // 4.x stores the number, and formats it again.
             properties.expiration = ttl.map(|millis| millis.to_string());
         }
         Ok(Self {
@@ -86,12 +86,12 @@ impl Message {
         })
     }
 
-    /// The key that deliveries show.
+    /// The routing key of deliveries.
     pub(crate) fn routing_key(&self) -> &str {
         self.routing_keys.first().map_or("", String::as_str)
     }
 
-    /// Its own time to live, in milliseconds.
+    /// The time to live of its `expiration`, in milliseconds.
     pub(crate) fn ttl(&self) -> Option<u64> {
         milliseconds(self.properties.expiration.as_deref()?).ok()
     }
@@ -101,7 +101,7 @@ impl Message {
     }
 }
 
-/// The text keys in the array `header`; values of other types in it are passed over.
+/// The texts in the array `header`; values of other types in it are ignored.
 pub(crate) fn keys(headers: &Headers, header: &str) -> Result<Vec<String>, Refusal> {
     match headers.get(header) {
         None => Ok(Vec::new()),
@@ -115,7 +115,7 @@ pub(crate) fn keys(headers: &Headers, header: &str) -> Result<Vec<String>, Refus
     }
 }
 
-/// A time to live as text, read as RabbitMQ reads it: a sign is allowed, anything behind the digits is not.
+/// Parses a time to live as RabbitMQ does: a sign is allowed, and nothing may follow the digits.
 pub(crate) fn milliseconds(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let end = digits
@@ -127,12 +127,12 @@ pub(crate) fn milliseconds(text: &str) -> Result<u64, String> {
     if end < digits.len() {
         return Err(format!("{{leftover_string,\"{}\"}}", &digits[end..]));
     }
-    // More digits than that are too large whatever they say.
+    // A number that overflows is too large in any case.
     let number: i128 = text.parse().unwrap_or(LONGEST_TTL + 1);
     within_ttl(number)
 }
 
-/// A number as a time to live.
+/// Checks that a number is a valid time to live.
 pub(crate) fn within_ttl(number: i128) -> Result<u64, String> {
     if number < 0 {
         return Err(format!("{{value_negative,{number}}}"));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn times_to_live_are_read_as_rabbitmq_reads_them() {
+    fn expiration_parses_as_in_rabbitmq() {
         for (text, expected) in [
             ("0", Some(0)),
             ("+5", Some(5)),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_publishes_in_the_name_of_another() {
+    fn user_id_must_be_the_user() {
         let mut outgoing = outgoing();
         outgoing.properties.user_id = Some("guest".to_owned());
         assert_eq!(code(&outgoing, Profile::V3_10), None);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_has_a_largest_size() {
+    fn body_size_is_limited() {
         for (profile, largest) in [(Profile::V3_10, 128 << 20), (Profile::V4_0, 16 << 20)] {
             let mut outgoing = outgoing();
             outgoing.body = Arc::new(vec![0; largest]);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_go_to_more_keys_and_the_blind_ones_are_not_shown() {
+    fn cc_and_bcc_add_routing_keys_and_bcc_is_removed() {
         let mut outgoing = outgoing();
         outgoing
             .headers
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn only_4_writes_an_expiration_anew() {
+    fn only_v4_normalizes_the_expiration() {
         let mut outgoing = outgoing();
         outgoing.properties.expiration = Some("+05".to_owned());
         for (profile, expected) in [(Profile::V3_10, "+05"), (Profile::V4_0, "5")] {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_consumes_the_replies_of_a_direct_request() {
+    fn direct_reply_to_is_refused() {
         let mut outgoing = outgoing();
         outgoing.properties.reply_to = Some("amq.rabbitmq.reply-to".to_owned());
         assert_eq!(code(&outgoing, Profile::V4_0), Some(406));

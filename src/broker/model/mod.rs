@@ -1,9 +1,9 @@
 //! The pure model of a broker: operations go in with their time, and what clients receive comes out
 //! as effects.
 //!
-//! [`BrokerState`] holds everything. Its methods are in one file for each kind of operation; the types
-//! it is made of know nothing of it. An operation marks the queues it touches as dirty and ends with
-//! [`run_to_quiescence`](BrokerState::run_to_quiescence), which serves them.
+//! [`BrokerState`] holds everything. Its methods are in one file for each kind of operation; the
+//! types it is made of know nothing of it. An operation marks the queues it touches as dirty and
+//! ends with [`run_to_quiescence`](BrokerState::run_to_quiescence), which serves them.
 
 pub(crate) mod arguments;
 pub(crate) mod channel;

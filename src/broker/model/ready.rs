@@ -1,4 +1,4 @@
-//! The messages of a queue that are ready, in the order in which it hands them out.
+//! The ready messages of a queue, in the order of their delivery.
 
 use super::arguments::QueueKind;
 use super::message::Message;
@@ -11,17 +11,17 @@ use std::time::Instant;
 #[derive(Clone, Debug)]
 pub(crate) struct QueuedMessage {
     pub(crate) message: Arc<Message>,
-    /// Where in the queue it belongs.
+    /// Its place in the queue: a sequence number of the publish.
     pub(crate) place: u64,
     pub(crate) expires: Option<Instant>,
     pub(crate) redelivered: bool,
-    /// How often it came back to a quorum queue.
+    /// The number of times a quorum queue has requeued it.
     pub(crate) returned: u64,
-    /// How often of these its consumer failed (4.x).
+    /// The number of its failed deliveries, which counts for 4.x.
     pub(crate) failed: u64,
 }
 
-/// Ready messages.
+/// The ready messages of a queue and their size.
 #[derive(Clone, Debug)]
 pub(crate) struct Ready {
     order: Order,
@@ -30,18 +30,18 @@ pub(crate) struct Ready {
 
 #[derive(Clone, Debug)]
 enum Order {
-    /// By priority, highest first, then by place: what comes back takes its old place.
+    /// By priority, highest first, then by place: a requeued message takes its old place.
     Classic(BTreeMap<(Reverse<u8>, u64), QueuedMessage>),
     Quorum(Quorum),
 }
 
-/// What came back goes before everything else, in the order in which it came back.
+/// Requeued messages come first, in the order in which they were requeued.
 #[derive(Clone, Debug, Default)]
 struct Quorum {
     returned: VecDeque<QueuedMessage>,
     high: VecDeque<QueuedMessage>,
     normal: VecDeque<QueuedMessage>,
-    /// Counts what was taken of `high` and `normal`: of three at least one is the oldest.
+    /// Counts the messages taken from `high` and `normal`, modulo three: every third is the oldest.
     taken: u8,
 }
 
@@ -67,12 +67,13 @@ impl Ready {
         self.len() == 0
     }
 
-    /// The size of all bodies.
+    /// The size of all bodies, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// In the order in which they would be handed out, but for the exact mixture of priorities in a quorum queue.
+    /// Iterates in the order of delivery, except for the interleaving of priorities in a quorum
+    /// queue.
     pub(crate) fn iter(&self) -> Box<dyn Iterator<Item = &QueuedMessage> + '_> {
         match &self.order {
             Order::Classic(entries) => Box::new(entries.values()),
@@ -99,7 +100,7 @@ impl Ready {
         Some(entry)
     }
 
-    /// Adds a message at its place; `priority` counts in a classic queue, and `high` in a quorum queue.
+    /// Adds a message. A classic queue uses `priority`, a quorum queue uses `high`.
     pub(crate) fn insert(&mut self, entry: QueuedMessage, priority: u8, high: bool) {
         self.bytes += entry.size();
         match &mut self.order {
@@ -111,7 +112,7 @@ impl Ready {
         }
     }
 
-    /// Takes back what was handed out by a quorum queue.
+    /// Requeues a message of a quorum queue before all others that were not requeued.
     pub(crate) fn put_back(&mut self, entry: QueuedMessage) {
         match &mut self.order {
             Order::Classic(_) => self.insert(entry, 0, false),
@@ -122,7 +123,8 @@ impl Ready {
         }
     }
 
-    /// Throws everything away. A quorum queue begins to count anew, whether or not there was anything.
+    /// Removes all messages. A quorum queue also resets its count of taken messages, even when it
+    /// is empty.
     pub(crate) fn clear(&mut self) {
         self.bytes = 0;
         match &mut self.order {
@@ -151,7 +153,7 @@ impl QueuedMessage {
 }
 
 impl Quorum {
-    /// Which of the two priorities is served next.
+    /// The priority that is served next.
     fn next(&self) -> &VecDeque<QueuedMessage> {
         match (self.high.front(), self.normal.front()) {
             (Some(high), Some(normal)) if self.taken == 2 && normal.place < high.place => {
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_classic_queue_goes_by_priority_and_then_by_place() {
+    fn classic_order_is_priority_then_place() {
         let mut ready = Ready::new(QueueKind::Classic);
         for (place, priority) in [(3, 0), (1, 0), (2, 5), (4, 5)] {
             ready.insert(entry(place), priority, true);
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quorum_queue_serves_the_oldest_every_third_time() {
+    fn quorum_order_serves_the_oldest_every_third_time() {
         let mut ready = Ready::new(QueueKind::Quorum);
         for place in 1..=3 {
             ready.insert(entry(place), 0, false);
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_back_to_a_quorum_queue_goes_first_in_the_order_of_its_return() {
+    fn quorum_order_serves_requeued_messages_first() {
         let mut ready = Ready::new(QueueKind::Quorum);
         ready.insert(entry(3), 0, true);
         ready.put_back(entry(2));
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quorum_queue_that_was_cleared_counts_anew_to_the_oldest() {
+    fn clear_resets_the_count_of_a_quorum_queue() {
         let mut ready = Ready::new(QueueKind::Quorum);
         for place in 1..=2 {
             ready.insert(entry(place), 0, false);
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_what_was_cleared() {
+    fn clear_removes_messages_and_bytes() {
         for kind in [QueueKind::Classic, QueueKind::Quorum] {
             let mut ready = Ready::new(kind);
             ready.insert(entry(1), 0, false);
@@ -273,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_and_length_are_those_of_what_is_there(
+        fn bytes_and_length_match_the_messages(
             places in prop::collection::btree_set(1_u64..50, 0..20),
             kind in prop::sample::select(vec![QueueKind::Classic, QueueKind::Quorum]),
             popped in 0_usize..10,

@@ -82,8 +82,8 @@ impl BrokerState {
         }
     }
 
-    /// Requeues messages. All of them are back before a queue delivers one again, or a classic queue
-    /// drops one.
+    /// Requeues messages. All of them are back before a queue delivers one again, or a classic
+    /// queue drops one.
     fn requeue(&mut self, unacked: Vec<Unacked>, failed: bool) {
         let mut classic = BTreeSet::new();
         for unacked in unacked {
@@ -111,8 +111,9 @@ impl BrokerState {
 
     /// Ends channels together, so that none of them receives what another one requeues.
     ///
-    /// A channel of RabbitMQ cancels its consumers of classic queues and waits for it; quorum queues
-    /// notice that the channel is gone. So the former requeue and dead-letter before the latter.
+    /// A channel of RabbitMQ cancels its consumers of classic queues and waits for it; quorum
+    /// queues notice that the channel is gone. So the former requeue and dead-letter before the
+    /// latter.
     pub(crate) fn end_channels(&mut self, ids: &[ChannelId], at: Moment) {
         let ended: Vec<_> = ids
             .iter()

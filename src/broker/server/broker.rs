@@ -9,7 +9,8 @@ use crate::time::threads::SpawnError;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// An embedded broker: the behaviour of RabbitMQ inside this process, for tests and for experiments.
+/// An embedded broker: the behaviour of RabbitMQ inside this process, for tests and for
+/// experiments.
 ///
 /// Connections reach it at its [`url`](Self::url). It is designed to be no kinder than RabbitMQ;
 /// where versions differ, it follows its [`Profile`](crate::testing::Profile). It has one virtual
@@ -70,9 +71,11 @@ use std::sync::{Arc, Weak};
 ///   order of their names, where the queues of RabbitMQ run concurrently.
 /// * Arguments that crash RabbitMQ (an invalid `x-queue-master-locator`, an `x-death` header whose
 ///   entries are not tables) are ignored.
-/// * Queue names with line breaks, and the empty name for "the queue declared last on this channel".
-/// * When several consumers of one channel hold messages of a quorum queue and the channel ends, the
-///   messages return in the order in which the consumers subscribed; on 3.x that order is random.
+/// * Queue names with line breaks, and the empty name for "the queue declared last on this
+///   channel".
+/// * When several consumers of one channel hold messages of a quorum queue and the channel ends,
+///   the messages return in the order in which the consumers subscribed; on 3.x that order is
+///   random.
 #[derive(Clone)]
 pub struct Broker(Arc<BrokerCore>);
 

@@ -111,8 +111,8 @@ impl CloseReason {
 pub(crate) struct ClientChannel {
     pub(crate) close_reason: CloseReason,
     confirms: Option<Sender<Confirm>>,
-    /// Confirms that are held back until the readable requests are executed, so that one confirm can
-    /// cover several.
+    /// Confirms that are held back until the readable requests are executed, so that one confirm
+    /// can cover several.
     pending_confirms: Vec<Confirm>,
     /// Every publish up to this tag has been confirmed.
     settled: u64,
@@ -168,8 +168,8 @@ impl ClientChannel {
         }
     }
 
-    /// Sends the pending confirms. As in RabbitMQ, one confirm with `multiple` covers a run of them that
-    /// follows only confirmed publishes.
+    /// Sends the pending confirms. As in RabbitMQ, one confirm with `multiple` covers a run of them
+    /// that follows only confirmed publishes.
     fn send_confirms(&mut self) {
         let mut confirmed = std::mem::take(&mut self.pending_confirms)
             .into_iter()
@@ -305,8 +305,8 @@ impl ServerConnection {
         }
     }
 
-    /// Cuts the client's side off: it receives nothing more, and its calls return. Requests that it has
-    /// sent stay.
+    /// Cuts the client's side off: it receives nothing more, and its calls return. Requests that it
+    /// has sent stay.
     pub(crate) fn disconnect(&mut self, why: &str) {
         let Some(client) = self.client.take() else {
             return;

@@ -1,7 +1,7 @@
 //! The broker's shared core: the lock and the clock around the [`Hub`], and the timer thread.
 //!
-//! [`Broker`](super::broker::Broker) handles own the core; the timer thread holds it weakly and ends
-//! with it.
+//! [`Broker`](super::broker::Broker) handles own the core; the timer thread holds it weakly and
+//! ends with it.
 
 use super::connection::ServerConnection;
 use super::hub::Hub;

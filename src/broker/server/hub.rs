@@ -1,7 +1,7 @@
 //! Everything behind the broker's lock: its model, its connections and its faults.
 //!
-//! Each connection has an inbox of requests. The hub executes them one at a time, in the order in which
-//! all connections sent them, and sends the effects of each before it replies.
+//! Each connection has an inbox of requests. The hub executes them one at a time, in the order in
+//! which all connections sent them, and sends the effects of each before it replies.
 
 use super::connection::{
     ClientChannel, ClientEnd, Operation, Reply, ReplySender, Request, ServerConnection,
@@ -78,8 +78,8 @@ impl Hub {
         if let Some(connection) = self.connections.get_mut(&link) {
             match &connection.client {
                 Some(client) => client.activity.note_write(),
-                // The client was disconnected while it sent this. Dropping the sender ends its wait,
-                // which would otherwise last until a frozen broker reads the request.
+                // The client was disconnected while it sent this. Dropping the sender ends its
+                // wait, which would otherwise last until a frozen broker reads the request.
                 None => reply = None,
             }
             let latency = self.faults.latency;
@@ -127,27 +127,20 @@ impl Hub {
     }
 
     fn execute(&mut self, link: LinkId, request: Request, at: Moment) {
-        let Request {
-            number,
-            readable_at,
-            channel,
-            operation,
-            reply,
-        } = request;
-        if let Operation::Publish(message) = &operation
+        if let Operation::Publish(message) = &request.operation
             && !self.may_publish(link, message.body.is_empty())
         {
             if let Some(connection) = self.connections.get_mut(&link) {
-                connection.inbox.push_front(Request {
-                    number,
-                    readable_at,
-                    channel,
-                    operation,
-                    reply,
-                });
+                connection.inbox.push_front(request);
             }
             return;
         }
+        let Request {
+            channel,
+            operation,
+            reply,
+            ..
+        } = request;
         // Requests that follow the close of their channel are ignored.
         let is_closed = channel.is_some_and(|id| !self.state.channels.contains_key(&id));
         if is_closed {
@@ -179,8 +172,9 @@ impl Hub {
         }
     }
 
-    /// Whether a publish on that connection is read now. Under an alarm the broker reads the header of
-    /// the first publish, which is all of an empty message, and then nothing more of the connection.
+    /// Whether a publish on that connection is read now. Under an alarm the broker reads the header
+    /// of the first publish, which is all of an empty message, and then nothing more of the
+    /// connection.
     fn may_publish(&mut self, link: LinkId, is_empty: bool) -> bool {
         let (Some(reason), Some(connection)) =
             (&self.faults.alarm, self.connections.get_mut(&link))

@@ -1,4 +1,4 @@
-//! What the comparison with real brokers has brought to light.
+//! Regression tests for differences from RabbitMQ that the comparison with it has found.
 
 use super::*;
 use crate::topology::declaration::ExchangeKind;
@@ -12,7 +12,7 @@ fn texts(broker: &Broker, queue: &str) -> Vec<String> {
 }
 
 #[test]
-fn unbinding_what_is_not_there_is_no_error() {
+fn unbinding_a_missing_binding_is_no_error() {
     let broker = broker();
     broker.unbind("q", "x", "k", &Headers::new()).unwrap();
     let mut link = dial(&broker);
@@ -23,7 +23,7 @@ fn unbinding_what_is_not_there_is_no_error() {
 }
 
 #[test]
-fn a_binding_is_looked_at_before_the_owner_of_its_queue() {
+fn binding_arguments_are_checked_before_the_queue_owner() {
     let broker = broker();
     let mut link = dial(&broker);
     channel(&mut link).declare(&exclusive("q")).unwrap();
@@ -38,13 +38,14 @@ fn a_binding_is_looked_at_before_the_owner_of_its_queue() {
 }
 
 #[test]
-fn a_full_queue_takes_everything_back_before_it_drops_anything() {
+fn full_queue_requeues_everything_before_it_drops() {
     for (kind, dead) in [("classic", ["a", "b"]), ("quorum", ["b", "a"])] {
         assert_eq!(dropped_by(kind), dead, "{kind}");
     }
 }
 
-/// What a queue of that kind drops when a channel gives back "a" and "b", and only "c" is room for.
+/// The messages that a queue of length one drops when a channel ends with "a", "b" and "c"
+/// unsettled.
 fn dropped_by(kind: &'static str) -> Vec<String> {
     let broker = broker();
     let (mut dying, mut living) = (dial(&broker), dial(&broker));
@@ -69,7 +70,7 @@ fn dropped_by(kind: &'static str) -> Vec<String> {
 }
 
 #[test]
-fn a_consumer_that_was_full_goes_to_the_end_of_the_line() {
+fn consumer_with_room_again_rejoins_at_the_end() {
     for declaration in [queue("q"), quorum("q")] {
         let broker = broker();
         let mut link = dial(&broker);
@@ -84,7 +85,7 @@ fn a_consumer_that_was_full_goes_to_the_end_of_the_line() {
         let second = two.subscribe("q").unwrap();
         publish(&*one, "q", ["b", "c"]);
         assert_eq!(text(&delivery(&*second)), "b");
-        // Its turn came and went; "c" waits for whoever is free.
+        // The turn of the first consumer was skipped; "c" waits for the first one with room.
         two.ack(1, false).unwrap();
         assert_eq!(text(&delivery(&*second)), "c");
         two.ack(2, false).unwrap();
@@ -119,7 +120,7 @@ fn cancel_hands_over_to_next_single_active_consumer() {
 }
 
 #[test]
-fn a_queue_hands_out_what_is_ready_before_its_own_dead_letter_is_back() {
+fn queue_delivers_before_its_own_dead_letter_returns() {
     let limit = ("x-max-length", HeaderValue::I64(1));
     let rejecting = ("x-overflow", "reject-publish".into());
     let priorities = ("x-max-priority", HeaderValue::I64(10));
@@ -150,7 +151,7 @@ fn a_queue_hands_out_what_is_ready_before_its_own_dead_letter_is_back() {
 }
 
 #[test]
-fn what_an_ending_channel_only_fetched_comes_back_after_what_its_consumers_make_dead_letters() {
+fn fetched_messages_return_after_dead_letters_of_consumers() {
     for profile in [Profile::V3_10, Profile::V4_0] {
         for kind in ["classic", "quorum"] {
             let broker = broker_of(profile);
@@ -178,7 +179,7 @@ fn what_an_ending_channel_only_fetched_comes_back_after_what_its_consumers_make_
 }
 
 #[test]
-fn an_error_of_the_hard_kind_ends_the_whole_link() {
+fn hard_error_closes_the_connection() {
     let broker = broker();
     let (mut one, mut other) = (dial(&broker), dial(&broker));
     let (asking, beside) = (channel(&mut one), channel(&mut one));
@@ -203,11 +204,11 @@ fn an_error_of_the_hard_kind_ends_the_whole_link() {
         Err(failure) if is_closed(&failure)
     ));
     assert!(event(&*one.link).is_err());
-    assert_eq!(elsewhere.count("q"), Ok(1), "what it held is back");
+    assert_eq!(elsewhere.count("q"), Ok(1), "its message is requeued");
 }
 
 #[test]
-fn channels_are_closed_with_their_link_by_a_code_of_the_hard_kind() {
+fn close_channels_with_hard_code_closes_connections() {
     let broker = broker();
     let mut dialled = dial(&broker);
     let (one, other) = (channel(&mut dialled), channel(&mut dialled));
@@ -224,7 +225,7 @@ fn channels_are_closed_with_their_link_by_a_code_of_the_hard_kind() {
 }
 
 #[test]
-fn what_came_back_too_often_is_dead_lettered_after_what_it_made_too_much() {
+fn delivery_limit_dead_letters_after_max_length() {
     let broker = broker();
     let (mut dying, mut living) = (dial(&broker), dial(&broker));
     let (one, other) = (channel(&mut dying), channel(&mut living));

@@ -1,10 +1,10 @@
-//! Dead-lettering: the record that a message carries of it, and the cycles that this shows.
+//! The record of its deaths that a dead letter carries, and the detection of cycles by it.
 
 use super::message::{Death, Message, keys};
 use super::profile::Profile;
 use crate::message::headers::{HeaderValue, Headers};
 
-/// Why a message leaves its queue for the dead-letter exchange.
+/// The reason for which a message is dead-lettered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeathReason {
     Rejected,
@@ -14,7 +14,7 @@ pub(crate) enum DeathReason {
 }
 
 impl DeathReason {
-    /// As `x-death` names it.
+    /// The name of the reason in `x-death`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Rejected => "rejected",
@@ -25,7 +25,7 @@ impl DeathReason {
     }
 }
 
-/// A message on its way out of a queue.
+/// The circumstances under which a message is dead-lettered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeadLettering<'a> {
     pub(crate) reason: DeathReason,
@@ -37,7 +37,7 @@ pub(crate) struct DeadLettering<'a> {
 }
 
 impl DeadLettering<'_> {
-    /// The message as it is published to the dead-letter exchange.
+    /// The dead letter of a message, as it is published to the dead-letter exchange.
     pub(crate) fn apply(&self, message: &Message, profile: Profile) -> Message {
         let mut dead_letter = message.clone();
         match profile {
@@ -52,7 +52,7 @@ impl DeadLettering<'_> {
         dead_letter
     }
 
-    /// 3.x keeps the record in the headers only, and believes what a client wrote there.
+    /// Records the death as 3.x does: in the headers only, where an entry of a client counts.
     fn record_in_headers(&self, message: &Message, dead_letter: &mut Message) {
         let mut routing_keys = vec![message.routing_key().to_owned()];
         routing_keys.extend(keys(&message.headers, "CC").unwrap_or_default());
@@ -87,7 +87,7 @@ impl DeadLettering<'_> {
         }
     }
 
-    /// 4.x keeps the record beside the message; the headers only show it.
+    /// Records the death as 4.x does: beside the message, with a copy in the headers.
     fn record(&self, message: &Message, dead_letter: &mut Message) {
         let mut routing_keys = message.routing_keys.clone();
         for blind in &message.blind_keys {
@@ -160,7 +160,8 @@ impl DeadLettering<'_> {
     }
 }
 
-/// Whether a dead letter is dropped instead of entering `queue`: it has been there before, and nobody has rejected it since.
+/// Whether a dead letter is dropped instead of entering `queue`: it died there before, and was not
+/// rejected since.
 pub(crate) fn is_cycle(
     dead_letter: &Message,
     queue: &str,
@@ -181,7 +182,7 @@ pub(crate) fn is_cycle(
                 .iter()
                 .map(|death| match death {
                     HeaderValue::Table(death) => (text(death, "queue"), text(death, "reason")),
-                    // It counts like a rejection.
+                    // 3.x treats an entry that is no table like a rejection.
                     _ => (None, Some("rejected")),
                 })
                 .collect(),
@@ -196,7 +197,8 @@ pub(crate) fn is_cycle(
     }
 }
 
-/// 3.x brings the entries into the opposite order each time, one of a kind, counting those that have no count.
+/// The entries as 3.x rewrites them at each death: reversed, one for each queue and reason, and
+/// with a count where a client wrote none.
 fn grouped(deaths: &[HeaderValue]) -> Vec<Headers> {
     let tables = || {
         deaths.iter().filter_map(|death| match death {

@@ -1,4 +1,4 @@
-//! The record that dead-lettering leaves, as both versions write it.
+//! Tests of the death record, for both versions.
 
 use super::*;
 use crate::message::headers::Properties;
@@ -19,7 +19,7 @@ fn message(keys: &[&str]) -> Message {
     }
 }
 
-fn passing(reason: DeathReason, queue: &str) -> DeadLettering<'_> {
+fn dead_lettering(reason: DeathReason, queue: &str) -> DeadLettering<'_> {
     DeadLettering {
         reason,
         queue,
@@ -29,11 +29,11 @@ fn passing(reason: DeathReason, queue: &str) -> DeadLettering<'_> {
     }
 }
 
-/// Dies in one queue after the other, of the reason given.
+/// The message after it died in one queue after the other.
 fn die(message: &Message, profile: Profile, ends: &[(DeathReason, &str)]) -> Message {
     ends.iter()
         .fold(message.clone(), |message, (reason, queue)| {
-            passing(*reason, queue).apply(&message, profile)
+            dead_lettering(*reason, queue).apply(&message, profile)
         })
 }
 
@@ -64,7 +64,7 @@ fn entries(entries: &[(&str, &str, i64)]) -> Vec<(String, String, i64)> {
 }
 
 #[test]
-fn the_first_death_is_recorded_with_everything_that_was() {
+fn first_death_is_recorded_completely() {
     for profile in PROFILES {
         let mut before = message(&["order.new", "copy"]);
         before.headers.insert("CC", vec![HeaderValue::from("copy")]);
@@ -93,9 +93,9 @@ fn the_first_death_is_recorded_with_everything_that_was() {
 }
 
 #[test]
-fn one_death_of_a_kind_is_counted_and_keeps_its_time() {
+fn repeated_death_is_counted_and_keeps_its_time() {
     for profile in PROFILES {
-        let mut later = passing(DeathReason::Expired, "q");
+        let mut later = dead_lettering(DeathReason::Expired, "q");
         later.epoch_millis += 60_000;
         let first = die(&message(&["k"]), profile, &[(DeathReason::Expired, "q")]);
         let second = later.apply(&first, profile);
@@ -112,7 +112,7 @@ fn one_death_of_a_kind_is_counted_and_keeps_its_time() {
 }
 
 #[test]
-fn the_last_death_stands_first_and_old_versions_turn_the_others_round() {
+fn last_death_comes_first_and_v3_reverses_the_others() {
     let ends = [
         (DeathReason::Rejected, "a"),
         (DeathReason::Expired, "b"),
@@ -131,7 +131,7 @@ fn the_last_death_stands_first_and_old_versions_turn_the_others_round() {
 }
 
 #[test]
-fn the_first_death_is_named_and_on_4_the_last_one_too() {
+fn first_death_headers_are_set_and_on_v4_the_last_too() {
     for profile in PROFILES {
         let ends = [(DeathReason::Rejected, "a"), (DeathReason::Expired, "b")];
         let dead_letter = die(&message(&["k"]), profile, &ends);
@@ -156,20 +156,20 @@ fn the_first_death_is_named_and_on_4_the_last_one_too() {
 }
 
 #[test]
-fn a_key_of_its_own_replaces_the_others() {
+fn dead_letter_routing_key_replaces_the_others() {
     for (profile, keeps_copies) in [(Profile::V3_10, false), (Profile::V4_0, true)] {
         let mut before = message(&["k", "copy"]);
         before.headers.insert("CC", vec![HeaderValue::from("copy")]);
-        let mut passing = passing(DeathReason::Rejected, "q");
-        passing.routing_key = Some("dead");
-        let dead_letter = passing.apply(&before, profile);
+        let mut rejection = dead_lettering(DeathReason::Rejected, "q");
+        rejection.routing_key = Some("dead");
+        let dead_letter = rejection.apply(&before, profile);
         assert_eq!(dead_letter.routing_keys, ["dead"]);
         assert_eq!(dead_letter.headers.contains("CC"), keeps_copies);
     }
 }
 
 #[test]
-fn blind_copies_stay_blind() {
+fn bcc_keys_are_not_recorded() {
     for profile in PROFILES {
         let mut before = message(&["k", "blind"]);
         before.blind_keys = vec!["blind".to_owned()];
@@ -177,7 +177,7 @@ fn blind_copies_stay_blind() {
         assert_eq!(
             dead_letter.routing_keys,
             ["k", "blind"],
-            "it is still sent there"
+            "the message is still routed there"
         );
         let shown = format!("{:?}", dead_letter.headers);
         assert!(!shown.contains("blind"), "{shown}");
@@ -185,7 +185,7 @@ fn blind_copies_stay_blind() {
 }
 
 #[test]
-fn a_cycle_is_one_without_a_rejection() {
+fn cycle_needs_deaths_without_a_rejection() {
     for profile in PROFILES {
         let cycle = |ends: &[(DeathReason, &str)], queue: &str| {
             let dead_letter = die(&message(&["k"]), profile, ends);
@@ -202,7 +202,7 @@ fn a_cycle_is_one_without_a_rejection() {
 }
 
 #[test]
-fn only_old_versions_believe_the_record_of_a_client() {
+fn only_v3_counts_the_record_of_a_client() {
     let claimed: Headers = [("queue", "a"), ("reason", "expired")]
         .into_iter()
         .collect();

@@ -37,8 +37,8 @@ pub(crate) struct Queue {
     /// Whether its one consumer subscribed exclusively.
     pub(crate) has_exclusive_consumer: bool,
     pub(crate) last_used: Instant,
-    /// Whether a classic queue checks its head for expiry when it is served next: after its head was
-    /// taken or dropped, but not when a message of a higher priority became its head. A quorum
+    /// Whether a classic queue checks its head for expiry when it is served next: after its head
+    /// was taken or dropped, but not when a message of a higher priority became its head. A quorum
     /// queue checks every time.
     pub(crate) head_check_pending: bool,
     /// When a classic queue checks its head by itself.
@@ -109,8 +109,8 @@ impl Queue {
         self.last_place
     }
 
-    /// Notes that a consumer is no longer full. A quorum queue took it out of the line when it became
-    /// full, a classic queue only when its turn came; it returns at the end.
+    /// Notes that a consumer is no longer full. A quorum queue took it out of the line when it
+    /// became full, a classic queue only when its turn came; it returns at the end.
     pub(crate) fn rejoin(&mut self, consumer: ConsumerId) {
         let was_out = self.skipped_while_full.remove(&consumer) || self.kind == QueueKind::Quorum;
         let place = self.consumers.iter().position(|(_, id)| *id == consumer);
@@ -128,7 +128,8 @@ impl Queue {
         self.kind == QueueKind::Quorum && !self.publishers.contains(&channel)
     }
 
-    /// Decides about a message. A dead letter has no publisher, and a quorum queue accepts all of them.
+    /// Decides about a message. A dead letter has no publisher, and a quorum queue accepts all of
+    /// them.
     pub(crate) fn admit(&mut self, message: &Message, publisher: Option<ChannelId>) -> Admission {
         if self.kind == QueueKind::Quorum {
             return match publisher {
@@ -161,8 +162,8 @@ impl Queue {
         self.refused.contains(&channel)
     }
 
-    /// Stops the publishers of a quorum queue that is over its limit, and resumes them below four fifths
-    /// of it.
+    /// Stops the publishers of a quorum queue that is over its limit, and resumes them below four
+    /// fifths of it.
     pub(crate) fn notify_publishers(&mut self) {
         if self.kind == QueueKind::Classic {
             return;
