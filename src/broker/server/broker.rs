@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 /// experiments.
 ///
 /// Connections reach it at its [`url`](Self::url). It is designed to be no kinder than RabbitMQ;
-/// where versions differ, it follows its [`Profile`](crate::testing::Profile). It has one virtual
+/// where versions differ, it follows its [`Profile`]. It has one virtual
 /// host and one user, `guest`, who has every permission until [`refuse`](Self::refuse) takes one
 /// away.
 ///

@@ -1,7 +1,13 @@
 //! Regression tests for differences from RabbitMQ that the comparison with it has found.
 
-use super::*;
+use super::{
+    broker, broker_of, channel, code, delivery, dial, event, exclusive, incoming, message, publish,
+    queue, quorum, text, with,
+};
+use crate::broker::{Broker, Profile};
+use crate::message::headers::{HeaderValue, Headers};
 use crate::topology::declaration::ExchangeKind;
+use crate::transport::{Failure, Incoming};
 
 fn texts(broker: &Broker, queue: &str) -> Vec<String> {
     let messages = broker.messages(queue);

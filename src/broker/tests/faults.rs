@@ -1,11 +1,18 @@
 //! Tests of injected faults, and of the end of every wait.
 
-use super::*;
-use crate::broker::Permission;
+use super::{
+    LIMIT, broker, channel, client, code, confirm, dial, event, incoming, message, queue, quorum,
+    text, transport, wait_until,
+};
 use crate::broker::server::connection::Operation;
 use crate::broker::server::faults::DropPoint;
-use crate::transport::Gone;
+use crate::broker::{Broker, Permission};
+use crate::message::headers::Headers;
+use crate::time::instant::monotonic;
+use crate::topology::declaration::Declaration;
+use crate::transport::{Channel, Dialled, Failure, Gone, Incoming, LinkEvent, Transport};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// A connection with one channel that has declared the queue `q`.
 fn on_a_queue(broker: &Broker) -> (Dialled, Box<dyn Channel>) {

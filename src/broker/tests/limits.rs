@@ -1,6 +1,9 @@
 //! Tests of rejection, delivery limits and length limits.
 
-use super::*;
+use super::{broker, broker_of, client, confirm, message, publish, queue, text};
+use crate::broker::Profile;
+use crate::message::headers::{HeaderValue, Headers};
+use crate::topology::declaration::Declaration;
 
 #[test]
 fn rejected_message_is_dead_lettered_with_its_death() {

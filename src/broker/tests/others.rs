@@ -1,11 +1,16 @@
 //! Tests of the methods that act as another client or an operator, and of mute brokers.
 
-use super::*;
-use crate::broker::Published;
+use super::{
+    LIMIT, broker, channel, client, code, confirm, delivery, dial, event, incoming, message, queue,
+    quorum, text, transport, wait_until,
+};
+use crate::broker::{Broker, Published};
 use crate::error::Error;
-use crate::message::headers::HeaderValue;
+use crate::message::headers::{HeaderValue, Headers, Properties};
+use crate::time::instant::monotonic;
 use crate::topology::declaration::ExchangeKind;
-use crate::transport::Gone;
+use crate::transport::{Channel, Failure, Gone, Incoming, Transport};
+use std::time::Duration;
 
 fn publish(broker: &Broker, queue: &str, body: &str) -> Published {
     let properties = Properties::default();

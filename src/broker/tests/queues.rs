@@ -1,9 +1,14 @@
 //! Tests of publishing, consuming, settling and routing.
 
-use super::*;
-use crate::broker::Published;
+use super::{
+    broker, broker_of, channel, client, code, confirm, delivery, dial, incoming, message, publish,
+    queue, quorum, text,
+};
 use crate::broker::model::exchange::Exchange;
-use crate::topology::declaration::ExchangeKind;
+use crate::broker::{Profile, Published};
+use crate::message::headers::{HeaderValue, Headers, Properties};
+use crate::topology::declaration::{Declaration, ExchangeKind};
+use crate::transport::{Failure, Incoming};
 
 #[test]
 fn messages_are_consumed_in_order_of_publishing() {

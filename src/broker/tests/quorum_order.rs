@@ -1,6 +1,11 @@
 //! Regression tests for the order in which a quorum queue accepts and delivers messages.
 
-use super::*;
+use super::{broker, broker_of, channel, confirm, dial, message, quorum, text};
+use crate::broker::Profile;
+use crate::message::delivery::Outgoing;
+use crate::message::headers::HeaderValue;
+use crate::topology::declaration::Declaration;
+use crate::transport::Channel;
 
 fn put(channel: &dyn Channel, queue: &str, body: &str, priority: u8) {
     let mut message = message("", queue, body);

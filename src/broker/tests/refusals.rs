@@ -1,8 +1,14 @@
 //! Tests of refusals and their codes.
 
-use super::*;
+use super::{
+    LIMIT, broker, channel, client, code, dial, exclusive, incoming, message, queue, transport,
+};
 use crate::broker::model::declare::QueueFlags;
 use crate::broker::model::ids::LinkId;
+use crate::message::headers::Headers;
+use crate::time::instant::monotonic;
+use crate::topology::declaration::Declaration;
+use crate::transport::{Channel, Failure, Incoming, Transport};
 
 #[test]
 fn unknown_delivery_tag_closes_the_channel_only() {

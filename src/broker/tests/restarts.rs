@@ -1,13 +1,16 @@
 //! Tests of restarts. Waits that end while the broker is stopped are dead-lettered before any
 //! quorum queue has a leader.
 
-use super::*;
+use crate::broker::{Broker, Profile};
+use crate::message::headers::{HeaderValue, Headers, Properties};
 use crate::time::clock::{Clock, Timer};
 use crate::time::instant::monotonic;
 use crate::time::test_clock::TestClock;
 use crate::time::threads::{self, Role, SpawnError};
 use crate::topology::declaration::ExchangeKind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use std::time::Instant;
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -1,8 +1,12 @@
 //! Tests of times to live, on a test clock.
 
-use super::*;
-use crate::message::headers::HeaderValue;
+use super::{channel, code, delivery, dial, message, queue, quorum, text, wait_until};
+use crate::broker::{Broker, Profile};
+use crate::message::headers::{HeaderValue, Headers};
 use crate::time::test_clock::TestClock;
+use crate::topology::declaration::Declaration;
+use std::sync::Arc;
+use std::time::Duration;
 
 fn broker_and_clock(profile: Profile) -> (Broker, TestClock) {
     let clock = TestClock::new();

@@ -239,8 +239,8 @@ impl Accidents {
             && queues.iter().any(stalls)
     }
 
-    /// Notes what a step has changed. Returns whether a queue has the name of one of the other type,
-    /// for which channels of RabbitMQ may take it: they then lose their connections.
+    /// Notes what a step has changed. Returns whether a queue took the name of one of the other type:
+    /// a channel of RabbitMQ may have cached the old type, and then loses its connection.
     fn note(&mut self, step: &Step, before: &[QueueView], after: &[QueueView]) -> bool {
         let total = |queues: &[QueueView], name: &str| {
             let queue = queues.iter().find(|queue| queue.name == name);
