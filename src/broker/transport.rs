@@ -50,6 +50,7 @@ impl Transport for MemoryTransport {
             Ok::<_, String>(link)
         })?;
         let kill = kill_switch(&self.broker, link);
+        // The switch is armed before the handshake, so that it can end the wait for it.
         armed(kill.clone());
         let memory_link = MemoryLink {
             handle: Handle {
@@ -313,6 +314,7 @@ impl Channel for MemoryChannel {
 
 impl Drop for MemoryChannel {
     fn drop(&mut self) {
+        // A channel that either side has closed needs no second close.
         if !self.is_closed.get() && !self.close_reason.is_set() {
             self.handle.tell(Some(self.id), Operation::CloseChannel);
         }

@@ -37,6 +37,7 @@ impl MemoryUrl {
             || url.port().is_some()
             || url.fragment().is_some();
         if has_more {
+            // The error does not repeat the URL, which may contain a password.
             return Err("a memory:// URL has a name and parameters, \
                  and no login, port, virtual host or fragment"
                 .to_owned());

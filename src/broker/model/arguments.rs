@@ -139,6 +139,8 @@ pub(crate) fn read(
             refusal::queue(name)
         ))
     };
+    // RabbitMQ checks this type before all other arguments, and with a text that differs from
+    // theirs.
     if let Some(exchange) = arguments.get("x-dead-letter-exchange")
         && exchange.as_str().is_none()
     {
@@ -161,6 +163,7 @@ pub(crate) fn read(
             check(argument, value, arguments).map_err(|why| invalid(argument, why))?;
         }
     }
+    // Arguments of other queue types are refused; arguments of none are ignored.
     let all = [CLASSIC, CLASSIC_4, QUORUM, STREAM].concat();
     for (argument, _) in arguments.iter() {
         if all.contains(&argument) && !known.contains(&argument) {
@@ -177,6 +180,7 @@ pub(crate) fn read(
 /// The type that the arguments ask for; `None` for a stream.
 fn kind(arguments: &Headers) -> Result<Option<QueueKind>, String> {
     match arguments.get("x-queue-type") {
+        // Both versions default to the classic type.
         None => Ok(Some(QueueKind::Classic)),
         Some(HeaderValue::Text(text)) => match text.as_str() {
             "classic" => Ok(Some(QueueKind::Classic)),
@@ -244,6 +248,7 @@ fn check(argument: &str, value: &HeaderValue, arguments: &Headers) -> Result<(),
 /// The meaning of valid arguments, or of a policy.
 pub(crate) fn settings(kind: QueueKind, arguments: &Headers, profile: Profile) -> Settings {
     let number = |argument: &str| {
+        // A policy is not validated: a negative number means no limit.
         let value = arguments.get(argument)?.as_i64()?;
         u64::try_from(value).ok()
     };

@@ -77,6 +77,7 @@ impl Channel {
 
     /// Adds an unsettled message, and returns its delivery tag.
     pub(crate) fn hand_out(&mut self, unacked: Unacked) -> u64 {
+        // A fetched message has no consumer and uses no prefetch.
         if let Some(consumer) = unacked.consumer
             && let Some(consumer) = self.consumers.get_mut(&consumer)
         {
@@ -89,6 +90,7 @@ impl Channel {
 
     /// Removes the messages that `tag` settles, oldest first.
     pub(crate) fn settle(&mut self, tag: u64, multiple: bool) -> Result<Vec<Unacked>, Refusal> {
+        // In AMQP the tag zero stands for all unsettled deliveries, even if there are none.
         let settled = if multiple && tag == 0 {
             std::mem::take(&mut self.unacked)
         } else if !self.unacked.contains_key(&tag) {
@@ -103,6 +105,7 @@ impl Channel {
         };
         let settled: Vec<Unacked> = settled.into_values().collect();
         for unacked in &settled {
+            // A cancelled consumer is gone, while its deliveries are still to be settled.
             if let Some(consumer) = unacked.consumer
                 && let Some(consumer) = self.consumers.get_mut(&consumer)
             {
@@ -121,6 +124,7 @@ impl Channel {
         let mut unacked: Vec<(u64, Unacked)> = self.unacked.into_iter().collect();
         unacked.sort_by_cached_key(|(tag, unacked)| {
             let fetched = unacked.consumer.is_none();
+            // 3.x requeues fetched messages first, 4.x requeues them last.
             let is_late = fetched == (profile == Profile::V4_0);
             let by_text = fetched.then(|| tag.to_string());
             (is_late, unacked.consumer, by_text, *tag)

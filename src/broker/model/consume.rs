@@ -77,6 +77,7 @@ impl BrokerState {
             )));
         }
         queue.last_used = at.now;
+        // A classic queue checks its head only after a change, so it can return an expired one.
         if queue.kind == QueueKind::Quorum {
             self.drop_expired(name, at);
         }
@@ -116,6 +117,7 @@ impl BrokerState {
         if let Ok(Some(delivery)) = &fetched {
             self.settle(channel, delivery.tag, false, Settlement::Ack, at)?;
         }
+        // A refused fetch ends the connection as well.
         self.end_link(link, at);
         fetched
     }
@@ -274,6 +276,7 @@ impl BrokerState {
             return queue.consumers.front().copied().filter(has_room);
         }
         let place = queue.consumers.iter().position(has_room);
+        // If no consumer has room, all of them are skipped.
         let skipped = queue.consumers.iter().take(place.unwrap_or(usize::MAX));
         queue
             .skipped_while_full

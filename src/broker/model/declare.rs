@@ -100,6 +100,7 @@ impl BrokerState {
         at: Moment,
     ) -> Result<(), Refusal> {
         let id = QueueId(self.next_id());
+        // The id makes the name of a server-named queue unique, where RabbitMQ uses a random text.
         let generated = format!("amq.gen-{:022}", id.0);
         let name = match name {
             "" if arguments.get("x-queue-type").and_then(|kind| kind.as_str())
@@ -123,6 +124,7 @@ impl BrokerState {
         let durable = flags.durable && !flags.exclusive;
         let mut arguments = arguments.clone();
         if self.profile == Profile::V4_0 && !arguments.contains("x-queue-type") {
+            // 4.x adds the default type, and compares later declarations with the result.
             arguments.insert("x-queue-type", "classic");
         }
         if let Some(existing) = self.queues.get(name) {
@@ -189,6 +191,7 @@ impl BrokerState {
     ) -> Result<(), Refusal> {
         check_not_default(exchange)?;
         self.queue(&binding.queue)?;
+        // RabbitMQ checks the arguments of the binding before the owner of the queue.
         self.exchange(exchange)?.check(&binding)?;
         self.open_queue(&binding.queue, link)?;
         if let Some(exchange) = self.exchanges.get_mut(exchange) {

@@ -22,9 +22,11 @@ pub(crate) fn check_equivalent(
                 (value_text(current), value_text(received))
             }
             (Some(value), None) | (None, Some(value)) => {
+                // A queue without the argument is a classic queue.
                 if *argument == "x-queue-type" && value.as_str() == Some("classic") {
                     continue;
                 }
+                // RabbitMQ names the type of a value only if the other one is missing.
                 let text = format!(
                     "the value '{}' of type '{}'",
                     bare_text(value),
@@ -48,6 +50,7 @@ pub(crate) fn check_equivalent(
 /// Whether two values are equal. Numbers are compared without their widths.
 fn is_same(current: &HeaderValue, received: &HeaderValue) -> bool {
     let number = |value: &HeaderValue| match value {
+        // RabbitMQ compares the bare numbers, and a timestamp is one of them.
         HeaderValue::Timestamp(seconds) => Some(i128::from(*seconds)),
         other => other.as_i64().map(i128::from),
     };

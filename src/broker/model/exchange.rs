@@ -107,6 +107,7 @@ pub(crate) fn topic_matches(pattern: &str, key: &str) -> bool {
             let first = first.unwrap_or(reached.len());
             reached[first..].fill(true);
         } else {
+            // From the back, since each entry depends on the previous row's entry before it.
             for n in (1..reached.len()).rev() {
                 reached[n] = reached[n - 1] && (word == "*" || word == key[n - 1]);
             }

@@ -65,6 +65,7 @@ impl Message {
         let mut headers = outgoing.headers.clone();
         let copied = keys(&headers, "CC")?;
         let blind_keys = keys(&headers, "BCC")?;
+        // Consumers must not see the blind copies, so the header is never stored.
         headers.remove("BCC");
         let mut routing_keys = vec![outgoing.routing_key.clone()];
         routing_keys.extend(copied);

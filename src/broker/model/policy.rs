@@ -96,6 +96,7 @@ impl BrokerState {
         let policy = self.policies.iter().rev();
         let policy = policy.clone().find(|policy| (policy.applies)(name));
         let name_of_policy = policy.map(|policy| policy.name.clone());
+        // Without a policy before and now, the settings cannot have changed.
         if queue.policy.is_none() && name_of_policy.is_none() {
             return;
         }

@@ -48,12 +48,14 @@ impl BrokerState {
         let message = Message::published(outgoing, self.profile)?;
         let tag = self.channel(channel)?.next_publish();
         if tag.is_some() && self.faults.nack > 0 {
+            // The tag is used up before this check: a nacked publish is numbered like any other.
             self.faults.nack -= 1;
             self.confirm(channel, tag, false);
             return Ok(());
         }
         let queues = self.route(&message.exchange, &message);
         let published = self.deliver(Arc::new(message), queues, channel, at);
+        // RabbitMQ sends the return before the confirm of the same publish.
         if published == Published::Unroutable && outgoing.mandatory {
             let returned = Returned {
                 exchange: outgoing.exchange.clone(),
@@ -132,6 +134,8 @@ impl BrokerState {
                 continue;
             };
             let is_unregistered = queue.is_unregistered(publisher);
+            // The queue decides at registration: dead letters that arrive in between change
+            // nothing.
             let admission = queue.admit(&message, Some(publisher));
             if is_unregistered {
                 late.push((name, admission));
@@ -154,6 +158,7 @@ impl BrokerState {
     fn route(&self, exchange: &str, message: &Message) -> BTreeSet<String> {
         let keys = &message.routing_keys;
         if exchange.is_empty() {
+            // The default exchange binds every queue by its name.
             let queues = keys.iter().filter(|key| self.queues.contains_key(*key));
             return queues.cloned().collect();
         }
@@ -167,6 +172,7 @@ impl BrokerState {
             exchange.route(keys, &message.headers, self.profile, &mut queues);
             next = exchange.alternate().filter(|_| queues.is_empty());
         }
+        // A lost queue keeps its bindings for its return.
         queues.retain(|queue| self.queues.contains_key(queue));
         queues
     }
@@ -252,6 +258,7 @@ impl BrokerState {
     }
 
     fn route_dead_letter(&mut self, dead_letter: &DeadLetter, at: Moment) {
+        // RabbitMQ drops a dead letter whose exchange is missing at this moment.
         if !self.exchanges.contains_key(&dead_letter.exchange) {
             return;
         }

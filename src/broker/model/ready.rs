@@ -142,6 +142,7 @@ impl Ready {
                 }
             }
         }
+        // The collections do not report what they removed.
         self.bytes = self.iter().map(QueuedMessage::size).sum();
     }
 }
@@ -165,6 +166,7 @@ impl Quorum {
     }
 
     fn pop(&mut self) -> Option<QueuedMessage> {
+        // `next` returns one of the two fields, so identity tells which one it chose.
         let from_high = std::ptr::eq(self.next(), &self.high);
         let part = if from_high {
             &mut self.high
@@ -172,6 +174,7 @@ impl Quorum {
             &mut self.normal
         };
         let entry = part.pop_front()?;
+        // Requeued messages are taken elsewhere and do not count.
         self.taken = (self.taken + 1) % 3;
         Some(entry)
     }

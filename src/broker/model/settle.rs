@@ -28,6 +28,7 @@ impl BrokerState {
         settlement: Settlement,
         at: Moment,
     ) -> Result<(), Refusal> {
+        // Only consumers that were full before the settlement return to a line.
         let full = self.channel(channel)?.full_consumers();
         let settled = self.channel(channel)?.settle(tag, multiple)?;
         for consumer in full {

@@ -175,6 +175,7 @@ impl ClientChannel {
             .into_iter()
             .peekable();
         while let Some(mut confirm) = confirmed.next() {
+            // A confirm with `multiple` must not cover a tag before it that is still open.
             if confirm.tag == self.settled + 1 {
                 self.settled = confirm.tag;
                 while let Some(next) =
@@ -195,6 +196,7 @@ impl ClientChannel {
 
     /// Closes the channel on the client's side.
     pub(crate) fn end(mut self, failure: &Failure) {
+        // Confirms that were held back precede the close.
         self.send_confirms();
         self.close_reason.set(failure.clone());
         for sender in self.consumers.into_values() {
@@ -313,6 +315,7 @@ impl ServerConnection {
         };
         let failure = Failure::Lost(why.to_owned());
         client.close_reason.set(failure.clone());
+        // Dropping the senders of replies ends the waits of their callers.
         self.unanswered.clear();
         for client_channel in client.channels.into_values() {
             client_channel.end(&failure);

@@ -241,6 +241,7 @@ impl Hub {
             Operation::Consume(queue) => {
                 let consumer = state.consume(channel, &queue)?;
                 if let Some(client_channel) = self.client_channel(link, channel) {
+                    // The receiver has to exist before the first delivery is sent.
                     let incoming = client_channel.consume(consumer);
                     self.state.run_to_quiescence(at);
                     return Ok(Reply::Consumer(consumer, incoming));
@@ -248,6 +249,7 @@ impl Hub {
                 self.state.run_to_quiescence(at);
             }
             Operation::Cancel(consumer) => {
+                // Deliveries that precede the reply reach the consumer before it.
                 state.cancel(channel, consumer, at)?;
                 self.send();
                 let is_heard = !self.faults.muted;
@@ -321,6 +323,7 @@ impl Hub {
         failure: &Failure,
         at: Moment,
     ) {
+        // The effects of earlier operations reach the client before the close.
         self.send();
         if let Some(connection) = self.connections.get_mut(&link)
             && !self.faults.muted
@@ -354,6 +357,7 @@ impl Hub {
         if let Some(connection) = self.connections.get_mut(&link)
             && connection.client.is_some()
         {
+            // The broker reads the end of the stream after everything that the client has sent.
             connection.disconnect(why);
             self.submit(link, None, Operation::Vanish, None);
         }
@@ -376,6 +380,7 @@ impl Hub {
         if self.faults.frozen {
             return;
         }
+        // A frozen broker keeps its effects for the thaw, a muted one discards them.
         let effects = self.state.take_effects();
         if self.faults.muted {
             return;

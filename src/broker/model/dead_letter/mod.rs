@@ -48,6 +48,7 @@ impl DeadLettering<'_> {
         if let Some(key) = self.routing_key {
             dead_letter.routing_keys = vec![key.to_owned()];
         }
+        // The next queue must not apply the old time to live again.
         dead_letter.properties.expiration = None;
         dead_letter
     }
@@ -65,6 +66,7 @@ impl DeadLettering<'_> {
         let (queue, reason) = (self.queue, self.reason.as_str());
         let deaths = match headers.get("x-death") {
             None => {
+                // Only the first death sets these headers.
                 self.write_ends(headers, "first", message);
                 vec![entry]
             }
@@ -90,6 +92,7 @@ impl DeadLettering<'_> {
     /// Records the death as 4.x does: beside the message, with a copy in the headers.
     fn record(&self, message: &Message, dead_letter: &mut Message) {
         let mut routing_keys = message.routing_keys.clone();
+        // One occurrence for each blind key: the same key can be a public one, too.
         for blind in &message.blind_keys {
             if let Some(place) = routing_keys.iter().position(|key| key == blind) {
                 routing_keys.remove(place);

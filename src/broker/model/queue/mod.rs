@@ -114,6 +114,7 @@ impl Queue {
     pub(crate) fn rejoin(&mut self, consumer: ConsumerId) {
         let was_out = self.skipped_while_full.remove(&consumer) || self.kind == QueueKind::Quorum;
         let place = self.consumers.iter().position(|(_, id)| *id == consumer);
+        // The order of a single-active queue changes only when a consumer ends.
         if was_out
             && !self.settings.single_active
             && let Some(place) = place
@@ -140,6 +141,7 @@ impl Queue {
         match self.settings.overflow {
             Overflow::DropHead => Admission::Accepted,
             overflow => {
+                // Delivered messages that are unsettled do not count towards the limits.
                 let length = self.ready.len() as u64 + 1;
                 let bytes = self.ready.bytes() + message.body.len() as u64;
                 let fits = self.settings.max_length.is_none_or(|most| length <= most)
@@ -194,6 +196,7 @@ impl Queue {
 
     fn is_below_soft_limit(&self) -> bool {
         let is_below = |most: Option<u64>, number: u64| {
+            // The product can exceed a `u64`.
             most.is_none_or(|most| u128::from(number) <= u128::from(most) * 4 / 5)
         };
         is_below(self.settings.max_length, self.ready.len() as u64)
@@ -209,6 +212,7 @@ impl Queue {
             QueueKind::Classic => millis,
         });
         let failed = match self.kind {
+            // Only quorum queues continue the count of the queue before them.
             QueueKind::Quorum => message.failed_deliveries,
             QueueKind::Classic => 0,
         };
@@ -224,7 +228,9 @@ impl Queue {
 
     pub(crate) fn insert(&mut self, queued: QueuedMessage) {
         let asked = queued.message.properties.priority.unwrap_or(0);
+        // A priority above the maximum counts as the maximum; without one, priorities are ignored.
         let priority = self.settings.max_priority.map_or(0, |most| asked.min(most));
+        // Quorum queues of 4.x have two priorities, and 4 is the highest of the normal ones.
         let high = self.profile == Profile::V4_0 && asked > 4;
         self.ready.insert(queued, priority, high);
     }
@@ -263,6 +269,8 @@ impl Queue {
             Some(Some(expires)) if expires <= now => self.ready.pop(),
             head => {
                 let expires = head.flatten();
+                // A timer that is set stays set when its message leaves: it then fires without
+                // effect.
                 self.head_timer = match (self.head_timer, expires) {
                     (Some(timer), Some(expires)) => Some(timer.min(expires)),
                     (None, expires) => expires,
