@@ -141,7 +141,7 @@ fn reconnect_after_hours_comes_within_the_longest_pause() {
     assert_eq!(mq.health().status, HealthStatus::Down);
     let refused = mq.publish("", "orders", "two").unwrap_err();
     assert!(refused.is_refused(), "{refused}");
-    broker.start_again();
+    broker.start();
     clock.advance(Duration::from_secs(30));
     assert_eq!(mq.health().status, HealthStatus::Up);
     mq.publish("", "orders", "three").unwrap();
@@ -176,7 +176,7 @@ fn wait_ending_while_broker_is_down_reaches_classic_queue_only() {
         clock.advance(minutes(15));
         broker.stop();
         clock.advance(minutes(15));
-        broker.start_again();
+        broker.start();
         clock.advance(hours(2));
         mq.close().unwrap();
         assert_eq!(attempts.try_iter().collect::<Vec<_>>(), expected);

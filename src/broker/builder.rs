@@ -1,4 +1,4 @@
-//! How a test makes a broker, and where connections find it.
+//! Creating a broker, and its URL.
 
 use super::model::profile::Profile;
 use super::registry;
@@ -9,27 +9,27 @@ use crate::time::test_clock::TestClock;
 use std::sync::Arc;
 
 impl Broker {
-    /// A broker of its own, like RabbitMQ 4.0 and on real time.
+    /// Starts a new broker with the profile of RabbitMQ 4.0, on real time.
     ///
     /// # Panics
     ///
-    /// When no thread can be started.
+    /// When its thread cannot be spawned.
     #[must_use]
     pub fn new() -> Self {
-        Self::builder().started()
+        Self::builder().start_or_panic()
     }
 
-    /// A broker of its own, like RabbitMQ 4.0, on the test's time.
+    /// Starts a new broker with the profile of RabbitMQ 4.0, on a test clock.
     ///
     /// # Panics
     ///
-    /// When no thread can be started.
+    /// When its thread cannot be spawned.
     #[must_use]
     pub fn with_clock(clock: &TestClock) -> Self {
-        Self::builder().clock(clock).started()
+        Self::builder().clock(clock).start_or_panic()
     }
 
-    /// For everything that can be chosen.
+    /// Returns a builder, which sets name, profile and clock.
     pub fn builder() -> BrokerBuilder {
         BrokerBuilder {
             name: None,
@@ -38,18 +38,21 @@ impl Broker {
         }
     }
 
-    /// The broker at `memory://{name}`, made if it is not there yet, like RabbitMQ 4.0 and on real time.
+    /// Returns the broker at `memory://{name}`. A missing broker is created with the profile of
+    /// RabbitMQ 4.0, on real time.
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`] when it has to be made and is no name for a URL, or no thread can be started; and for the name
-    /// of a broker that was given none and has ended, which nobody makes again.
+    /// [`Error::Configuration`] when the broker is missing and the name is not valid in a URL or
+    /// its thread cannot be spawned, and when the name is that of an unnamed broker that has ended.
     pub fn named(name: &str) -> Result<Self, Error> {
         registry::named(name, None).map_err(Error::Configuration)
     }
 
-    /// Where connections find it, such as `memory://orders`. That of a broker without a name of its own does not keep it, and is
-    /// refused when it has ended: hold the broker, not only its URL.
+    /// The URL for connections, such as `memory://orders`.
+    ///
+    /// The URL of an unnamed broker does not keep it alive, and is refused after the broker has
+    /// ended: hold the broker as well.
     #[must_use]
     pub fn url(&self) -> String {
         format!("memory://{}", self.name())
@@ -62,9 +65,11 @@ impl Default for Broker {
     }
 }
 
-/// How an embedded broker is made. Made by [`MemoryBroker::builder`](crate::testing::MemoryBroker::builder); [`start`](Self::start) ends it.
+/// Configures and starts an embedded broker.
+///
+/// Created by [`MemoryBroker::builder`](crate::testing::MemoryBroker::builder).
 #[derive(Debug)]
-#[must_use = "no broker is made until it is started"]
+#[must_use = "the broker does not exist until it is started"]
 pub struct BrokerBuilder {
     name: Option<String>,
     profile: Profile,
@@ -72,38 +77,40 @@ pub struct BrokerBuilder {
 }
 
 impl BrokerBuilder {
-    /// Its name in URLs. Defaults to one that nobody else has, `unnamed.` and a UUID; chosen names do not begin so.
+    /// Sets the name in URLs. Defaults to a unique one, `unnamed.` and a UUID; a chosen name must
+    /// not begin with `unnamed.`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Which version it behaves like. Defaults to [`Profile::V4_0`].
+    /// Sets the version whose behaviour the broker has. Defaults to [`Profile::V4_0`].
     pub fn profile(mut self, profile: Profile) -> Self {
         self.profile = profile;
         self
     }
 
-    /// The clock that it and its connections run on. Defaults to real time.
+    /// Sets the clock of the broker and its connections. Defaults to real time.
     pub fn clock(mut self, clock: &TestClock) -> Self {
         self.clock = Arc::new(clock.clone());
         self
     }
 
-    /// Starts it.
+    /// Starts the broker.
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`] when a broker of this name is running already, the name is none for a URL (letters, digits,
-    /// `.`, `_` and `-`) or begins with `unnamed.`, or no thread can be started.
+    /// [`Error::Configuration`] when a broker of this name is running already, when the name
+    /// contains other characters than letters, digits, `.`, `_` and `-` or begins with `unnamed.`,
+    /// or when the thread cannot be spawned.
     pub fn start(self) -> Result<Broker, Error> {
         registry::make(self.name, self.profile, self.clock).map_err(Error::Configuration)
     }
 
-    fn started(self) -> Broker {
+    fn start_or_panic(self) -> Broker {
         match self.start() {
             Ok(broker) => broker,
-            Err(error) => panic!("the embedded broker was not started: {error}"),
+            Err(error) => panic!("failed to start the embedded broker: {error}"),
         }
     }
 }

@@ -1,10 +1,13 @@
-//! A broker in memory behind the seam: never kinder than RabbitMQ.
+//! The embedded broker: RabbitMQ's behaviour in this process, behind the same seam as the real one.
 //!
-//! [`State`](state::State) is the core. It is pure: operations go in with the time, and what clients shall hear comes out
-//! as effects. [`Hub`](hub::Hub) adds the links, each with a mailbox that is read in order, and the [faults](faults::Faults);
-//! [`Broker`] puts a lock, a clock and a timer thread around it. [`MemoryTransport`] is the seam's side.
+//! [`BrokerState`](model::BrokerState) is the pure model: operations go in with their time, and
+//! effects for clients come out. [`Hub`](server::hub::Hub) adds the connections, each with an
+//! inbox, and the [`Faults`](server::faults::Faults). [`BrokerCore`](server::core::BrokerCore) puts
+//! a lock, a clock and a timer thread around the hub, and [`Broker`] is the handle of it, to which
+//! `api` adds the methods of tests. [`MemoryTransport`] implements the traits of the transport.
 //!
-//! The rules are those of RabbitMQ 3.10.8 and 4.0.5, as both show them when random programs are run on them.
+//! The rules are those of RabbitMQ 3.10.8 and 4.0.5, as observed by running random programs on
+//! both.
 
 pub(crate) mod api;
 pub(crate) mod builder;
@@ -15,8 +18,7 @@ pub(crate) mod transport;
 mod registry;
 mod url;
 
-pub use api::actions::Occupant;
-pub use api::faults::Right;
+pub use api::actions::ExclusiveConsumer;
 pub use api::inspect::{
     BindingView, ChannelView, ConnectionView, ConsumerView, ExchangeView, MessageView, QueueView,
 };
@@ -25,6 +27,7 @@ pub use model::profile::Profile;
 pub use model::publish::Published;
 pub(crate) use registry::named;
 pub use server::broker::Broker;
+pub use server::faults::Permission;
 pub(crate) use transport::MemoryTransport;
 pub(crate) use url::MemoryUrl;
 

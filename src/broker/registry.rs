@@ -1,4 +1,4 @@
-//! The brokers of this process, by name.
+//! The embedded brokers of this process, by name.
 
 use super::model::profile::Profile;
 use super::server::broker::{Broker, WeakBroker};
@@ -9,22 +9,26 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A name in a URL has to find its broker without anything else in hand, as a port finds a server: the one thing in this
-/// crate that is the whole process's.
-static BROKERS: Mutex<BTreeMap<String, Entry>> = Mutex::new(BTreeMap::new());
+/// The registry. It is the only global of the crate: a URL finds its broker by name alone, as a
+/// port finds a server.
+///
+/// Its lock is taken before that of a broker, and held while a broker starts, so that two threads
+/// do not start the same one.
+static BROKERS: Mutex<BTreeMap<String, Registration>> = Mutex::new(BTreeMap::new());
 
-/// How the name begins of a broker that was given none. No other does, so that a URL that has outlived its broker is told from one
-/// that is to make a broker.
+/// The prefix of the names of brokers that were given none. Chosen names cannot have it, which
+/// tells a URL that has outlived its broker from a URL that creates one.
 const UNNAMED: &str = "unnamed.";
 
-enum Entry {
-    /// Made by a URL: stays until the process ends, so that a service that connects again finds its queues.
+enum Registration {
+    /// Created by a URL. The broker stays until the process ends, so that a service that connects
+    /// again finds its queues.
     Kept(Broker),
-    /// Made by a test: ends with its last handle and connection.
+    /// Created by a test. The broker ends with its last handle and connection.
     Shared(WeakBroker),
 }
 
-impl Entry {
+impl Registration {
     fn broker(&self) -> Option<Broker> {
         match self {
             Self::Kept(broker) => Some(broker.clone()),
@@ -33,11 +37,11 @@ impl Entry {
     }
 }
 
-/// The broker of that name. If there is none yet it is made, on the system's time, and kept; unless somebody else had made it
-/// without a name.
+/// The broker of that name. A missing broker is created on the system's clock and kept, unless the
+/// name is that of an unnamed broker that has ended.
 pub(crate) fn named(name: &str, profile: Option<Profile>) -> Result<Broker, String> {
     let mut brokers = BROKERS.lock();
-    if let Some(broker) = brokers.get(name).and_then(Entry::broker) {
+    if let Some(broker) = brokers.get(name).and_then(Registration::broker) {
         return match profile {
             Some(profile) if profile != broker.profile() => Err(format!(
                 "the embedded broker {name:?} runs with the profile {}, not {profile}",
@@ -49,8 +53,8 @@ pub(crate) fn named(name: &str, profile: Option<Profile>) -> Result<Broker, Stri
     check_name(name)?;
     if name.starts_with(UNNAMED) {
         return Err(format!(
-            "the embedded broker {name:?} has ended, with its last handle and connection: keep its MemoryBroker for as long \
-             as anybody is to connect"
+            "the embedded broker {name:?} has ended with its last handle and connection: keep its \
+             MemoryBroker for as long as connections are opened"
         ));
     }
     let broker = start(
@@ -58,11 +62,11 @@ pub(crate) fn named(name: &str, profile: Option<Profile>) -> Result<Broker, Stri
         profile.unwrap_or_default(),
         SystemClock::shared(),
     )?;
-    brokers.insert(name.to_owned(), Entry::Kept(broker.clone()));
+    brokers.insert(name.to_owned(), Registration::Kept(broker.clone()));
     Ok(broker)
 }
 
-/// Makes a broker, of a name that nobody else has when none is given.
+/// Creates a broker. Without a name it is given a unique one.
 pub(crate) fn make(
     name: Option<String>,
     profile: Profile,
@@ -72,24 +76,25 @@ pub(crate) fn make(
         None => format!("{UNNAMED}{}", new_id()),
         Some(name) if name.starts_with(UNNAMED) => {
             return Err(format!(
-                "only an embedded broker that is given no name has one that begins with {UNNAMED:?}"
+                "the name of an embedded broker must not begin with {UNNAMED:?}"
             ));
         }
         Some(name) => name,
     };
     check_name(&name)?;
     let mut brokers = BROKERS.lock();
+    // Ended brokers leave their entries behind; this is the place that removes them.
     brokers.retain(|_, entry| entry.broker().is_some());
     if brokers.contains_key(&name) {
-        return Err(format!("there is an embedded broker {name:?} already"));
+        return Err(format!("an embedded broker {name:?} exists already"));
     }
     let broker = start(name.clone(), profile, clock)?;
-    brokers.insert(name, Entry::Shared(broker.downgrade()));
+    brokers.insert(name, Registration::Shared(broker.downgrade()));
     Ok(broker)
 }
 
 fn start(name: String, profile: Profile, clock: Arc<dyn Clock>) -> Result<Broker, String> {
-    Broker::start(name, profile, clock).map_err(|error| error.to_string())
+    Broker::launch(name, profile, clock).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -97,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_broker_and_keeps_it() {
+    fn named_broker_outlives_its_handles() {
         let name = new_id();
         let first = named(&name, Some(Profile::V3_10)).unwrap();
         assert_eq!(first.profile(), Profile::V3_10);
@@ -109,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_test_made_ends_with_its_last_handle() {
+    fn created_broker_ends_with_its_last_handle() {
         let name = new_id();
         let make = |profile| make(Some(name.clone()), profile, SystemClock::shared());
         let first = make(Profile::V3_10).unwrap();
@@ -120,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_that_was_given_no_name_and_has_ended_is_made_by_nobody_again() {
+    fn ended_unnamed_broker_is_not_created_again() {
         let broker = make(None, Profile::V4_0, SystemClock::shared()).unwrap();
         let name = broker.name().to_owned();
         assert!(named(&name, None).is_ok());
         drop(broker);
         let error = named(&name, None).unwrap_err();
         assert!(error.contains("has ended"), "{error}");
-        // So it is not a name that one can choose either.
+        // The prefix is reserved, so the name cannot be chosen either.
         assert!(make(Some(name), Profile::V4_0, SystemClock::shared()).is_err());
     }
 }

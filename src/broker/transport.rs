@@ -1,8 +1,11 @@
-//! The transport's traits over a broker in memory.
+//! The transport's traits over an embedded broker.
+//!
+//! A call submits a request to the hub and waits for its reply, which the hub usually sends within
+//! the submission, on the caller's thread.
 
-use super::model::{ChannelId, ConsumerId, LinkId};
+use super::model::ids::{ChannelId, ConsumerId, LinkId};
 use super::server::broker::Broker;
-use super::server::connection::{Answer, Ending, Operation, Wire};
+use super::server::connection::{CloseReason, Operation, Reply, ServerConnection};
 use crate::message::delivery::{Delivery, Outgoing, Returned};
 use crate::time::instant::monotonic;
 use crate::topology::declaration::Declaration;
@@ -15,16 +18,16 @@ use std::cell::Cell;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// What RabbitMQ offers and clients take.
+/// The frame size that RabbitMQ and its clients negotiate.
 const FRAME_MAX: usize = 131_072;
 
-/// A way to a broker in memory.
+/// Connects to an embedded broker.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryTransport {
     pub(crate) broker: Broker,
-    /// How often each side shows that it is there; zero is never. A frozen broker is given up after two of them.
+    /// The heartbeat interval; zero is none. A connection closes after two missed heartbeats.
     pub(crate) heartbeat: Duration,
-    /// How many channels a link may have.
+    /// The maximum number of channels of a connection.
     pub(crate) channel_max: u16,
 }
 
@@ -32,22 +35,28 @@ impl Transport for MemoryTransport {
     fn dial(&self, limit: Instant, armed: &dyn Fn(KillSwitch)) -> Result<Dialled, String> {
         let activity = Activity::new(self.heartbeat);
         let (events, happened) = unbounded();
-        let ending = Ending::default();
-        let wire = Wire::new(events, ending.clone(), activity.clone(), self.heartbeat);
-        let link = self.broker.with(|hub, _| {
+        let close_reason = CloseReason::default();
+        let connection = ServerConnection::new(
+            events,
+            close_reason.clone(),
+            activity.clone(),
+            self.heartbeat,
+        );
+        let link = self.broker.update(|hub, _| {
             hub.attempts += 1;
             hub.faults.check_connect()?;
             let link = hub.state.open_link();
-            hub.wires.insert(link, wire);
+            hub.connections.insert(link, connection);
             Ok::<_, String>(link)
         })?;
         let kill = kill_switch(&self.broker, link);
+        // The switch is armed before the handshake, so that it can end the wait for it.
         armed(kill.clone());
         let memory_link = MemoryLink {
             handle: Handle {
                 broker: self.broker.clone(),
                 link,
-                ending,
+                close_reason,
             },
             events: happened,
             channel_max: self.channel_max,
@@ -68,47 +77,47 @@ impl Transport for MemoryTransport {
 
 fn kill_switch(broker: &Broker, link: LinkId) -> KillSwitch {
     let broker = broker.clone();
-    KillSwitch::new(move || broker.with(|hub, _| hub.kill(link, "this side cut it off")))
+    KillSwitch::new(move || broker.update(|hub, _| hub.kill(link, "this side cut it off")))
 }
 
-/// How a link reaches its broker.
+/// The access of a connection to its broker.
 #[derive(Clone, Debug)]
 struct Handle {
     broker: Broker,
     link: LinkId,
-    ending: Ending,
+    close_reason: CloseReason,
 }
 
 impl Handle {
     fn lost(&self) -> Failure {
-        let ended = self.ending.take();
-        ended.unwrap_or_else(|| Failure::Lost("the connection is gone".to_owned()))
+        let ended = self.close_reason.take();
+        ended.unwrap_or_else(|| Failure::Lost("the connection is closed".to_owned()))
     }
 
-    /// Asks, and waits until the broker answers or the link is gone.
-    fn call(&self, channel: Option<ChannelId>, operation: Operation) -> Result<Answer, Failure> {
-        let answer = self.ask(channel, operation)?;
+    /// Submits an operation, and waits for its reply or the end of the connection.
+    fn call(&self, channel: Option<ChannelId>, operation: Operation) -> Result<Reply, Failure> {
+        let answer = self.submit(channel, operation)?;
         answer.recv().unwrap_or_else(|_| Err(self.lost()))
     }
 
-    fn ask(
+    fn submit(
         &self,
         channel: Option<ChannelId>,
         operation: Operation,
-    ) -> Result<Receiver<Result<Answer, Failure>>, Failure> {
+    ) -> Result<Receiver<Result<Reply, Failure>>, Failure> {
         let (reply, answer) = bounded(1);
-        if self.ending.is_set() {
+        if self.close_reason.is_set() {
             return Err(self.lost());
         }
         self.broker
-            .with(|hub, _| hub.submit(self.link, channel, operation, Some(reply)));
+            .update(|hub, _| hub.submit(self.link, channel, operation, Some(reply)));
         Ok(answer)
     }
 
-    /// Tells, and waits for nothing.
+    /// Submits an operation without a reply.
     fn tell(&self, channel: Option<ChannelId>, operation: Operation) {
         self.broker
-            .with(|hub, _| hub.submit(self.link, channel, operation, None));
+            .update(|hub, _| hub.submit(self.link, channel, operation, None));
     }
 }
 
@@ -120,12 +129,12 @@ struct MemoryLink {
 
 impl MemoryLink {
     fn connect(&self, limit: Instant) -> Result<(), String> {
-        let answer = self.handle.ask(None, Operation::Connect);
+        let answer = self.handle.submit(None, Operation::Connect);
         let answer = answer.map_err(|failure| failure.to_string())?;
         match answer.recv_deadline(limit.max(monotonic())) {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(failure)) => Err(failure.to_string()),
-            Err(RecvTimeoutError::Timeout) => Err("no connection within the limit".to_owned()),
+            Err(RecvTimeoutError::Timeout) => Err("timed out while connecting".to_owned()),
             Err(RecvTimeoutError::Disconnected) => Err(self.handle.lost().to_string()),
         }
     }
@@ -142,18 +151,18 @@ impl fmt::Debug for MemoryLink {
 impl Link for MemoryLink {
     fn open_channel(&mut self) -> Result<Box<dyn Channel>, Failure> {
         let link = self.handle.link;
-        let open = self.handle.broker.look(|hub| {
-            let wire = hub.wires.get(&link)?;
-            Some(wire.client.as_ref()?.ports.len())
+        let open = self.handle.broker.inspect(|hub| {
+            let connection = hub.connections.get(&link)?;
+            Some(connection.client.as_ref()?.channels.len())
         });
         if open.is_some_and(|open| open >= usize::from(self.channel_max)) {
             return Err(Failure::NoChannelLeft);
         }
         match self.handle.call(None, Operation::OpenChannel)? {
-            Answer::Channel(id, ending) => Ok(Box::new(MemoryChannel {
+            Reply::Channel(id, close_reason) => Ok(Box::new(MemoryChannel {
                 handle: self.handle.clone(),
                 id,
-                ending,
+                close_reason,
                 is_closed: Cell::new(false),
             })),
             _ => Err(self.handle.lost()),
@@ -181,29 +190,29 @@ impl Link for MemoryLink {
 }
 
 impl Drop for MemoryLink {
-    /// Nobody waits for a link that is dropped.
+    /// Cuts the connection without a close handshake.
     fn drop(&mut self) {
         let link = self.handle.link;
         let broker = &self.handle.broker;
-        broker.with(|hub, _| hub.kill(link, "the connection was closed"));
+        broker.update(|hub, _| hub.kill(link, "the connection was closed"));
     }
 }
 
 struct MemoryChannel {
     handle: Handle,
     id: ChannelId,
-    ending: Ending,
+    close_reason: CloseReason,
     is_closed: Cell<bool>,
 }
 
 impl MemoryChannel {
-    fn call(&self, operation: Operation) -> Result<Answer, Failure> {
+    fn call(&self, operation: Operation) -> Result<Reply, Failure> {
         self.check()?;
-        let answer = self.handle.ask(Some(self.id), operation)?;
+        let answer = self.handle.submit(Some(self.id), operation)?;
         match answer.recv() {
-            // The call has heard why the channel is gone, so nobody else will.
+            // A refusal is reported once: this call reports it, so later ones must not.
             Ok(Err(failure)) => {
-                drop(self.ending.take());
+                let _ = self.close_reason.take();
                 Err(failure)
             }
             Ok(answer) => answer,
@@ -218,11 +227,13 @@ impl MemoryChannel {
     }
 
     fn check(&self) -> Result<(), Failure> {
-        self.ending.take().map_or(Ok(()), Err)
+        self.close_reason.take().map_or(Ok(()), Err)
     }
 
     fn ended(&self) -> Failure {
-        self.ending.take().unwrap_or_else(|| self.handle.lost())
+        self.close_reason
+            .take()
+            .unwrap_or_else(|| self.handle.lost())
     }
 }
 
@@ -247,7 +258,7 @@ impl Channel for MemoryChannel {
 
     fn subscribe(&self, queue: &str) -> Result<Box<dyn Subscription + '_>, Failure> {
         match self.call(Operation::Consume(queue.to_owned()))? {
-            Answer::Consumer(id, incoming) => Ok(Box::new(MemorySubscription {
+            Reply::Consumer(id, incoming) => Ok(Box::new(MemorySubscription {
                 channel: self,
                 id,
                 incoming,
@@ -258,14 +269,14 @@ impl Channel for MemoryChannel {
 
     fn count(&self, queue: &str) -> Result<usize, Failure> {
         match self.call(Operation::Count(queue.to_owned()))? {
-            Answer::Count(count) => Ok(count),
+            Reply::Count(count) => Ok(count),
             _ => Err(self.ended()),
         }
     }
 
     fn get(&self, queue: &str) -> Result<Option<Delivery>, Failure> {
         match self.call(Operation::Fetch(queue.to_owned()))? {
-            Answer::Fetched(delivery) => Ok(delivery.map(|delivery| *delivery)),
+            Reply::Fetched(delivery) => Ok(delivery.map(|delivery| *delivery)),
             _ => Err(self.ended()),
         }
     }
@@ -284,7 +295,7 @@ impl Channel for MemoryChannel {
 
     fn confirms(&self) -> Result<Box<dyn Confirms>, Failure> {
         match self.call(Operation::Confirm)? {
-            Answer::Confirms(confirms, returns) => {
+            Reply::Confirms(confirms, returns) => {
                 Ok(Box::new(MemoryConfirms { confirms, returns }))
             }
             _ => Err(self.ended()),
@@ -303,7 +314,8 @@ impl Channel for MemoryChannel {
 
 impl Drop for MemoryChannel {
     fn drop(&mut self) {
-        if !self.is_closed.get() && !self.ending.is_set() {
+        // A channel that either side has closed needs no second close.
+        if !self.is_closed.get() && !self.close_reason.is_set() {
             self.handle.tell(Some(self.id), Operation::CloseChannel);
         }
     }
@@ -349,7 +361,7 @@ impl Subscription for MemorySubscription<'_> {
             Ok(incoming) => Some(incoming),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some(Incoming::Ended(Failure::Lost(
-                "the connection is gone".to_owned(),
+                "the connection is closed".to_owned(),
             ))),
         }
     }
@@ -360,9 +372,9 @@ impl Subscription for MemorySubscription<'_> {
 }
 
 impl Drop for MemorySubscription<'_> {
-    /// Harmless for one that has been cancelled.
+    /// Cancels the consumer; has no effect on a cancelled one.
     fn drop(&mut self) {
-        if !self.channel.ending.is_set() {
+        if !self.channel.close_reason.is_set() {
             let cancel = Operation::Cancel(self.id);
             self.channel.handle.tell(Some(self.channel.id), cancel);
         }

@@ -1,13 +1,13 @@
-//! `memory://` URLs.
+//! The URLs of embedded brokers, `memory://`.
 
 use super::model::profile::Profile;
 use std::time::Duration;
 use url::Url;
 
-/// As for a real broker.
+/// The default of AMQP URLs, too.
 const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// What a URL of an embedded broker says.
+/// The parts of a `memory://` URL.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MemoryUrl {
     pub(crate) name: String,
@@ -18,9 +18,9 @@ pub(crate) struct MemoryUrl {
 }
 
 impl MemoryUrl {
+    /// Parses a URL whose scheme is `memory`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let url =
-            Url::parse(text.trim()).map_err(|error| format!("the URL cannot be read: {error}"))?;
+        let url = Url::parse(text.trim()).map_err(|error| format!("invalid URL: {error}"))?;
         let name = url.host_str().unwrap_or_default();
         check_name(name)?;
         let has_more = !matches!(url.path(), "" | "/")
@@ -29,10 +29,10 @@ impl MemoryUrl {
             || url.port().is_some()
             || url.fragment().is_some();
         if has_more {
-            return Err(
-                "a memory:// URL has a name and parameters, and no login, port, virtual host or fragment"
-                    .to_owned(),
-            );
+            // The error does not repeat the URL, which may contain a password.
+            return Err("a memory:// URL has a name and parameters, \
+                 and no login, port, virtual host or fragment"
+                .to_owned());
         }
         let mut parsed = Self {
             name: name.to_owned(),
@@ -60,18 +60,19 @@ impl MemoryUrl {
                 let millis = value.parse().map_err(|_| wrong())?;
                 self.connection_timeout = Some(Duration::from_millis(millis));
             }
-            other => return Err(format!("the URL's parameter {other:?} is not known")),
+            other => return Err(format!("unknown parameter {other:?} in the URL")),
         }
         Ok(())
     }
 }
 
-/// Whether a broker of that name can be reached by a URL.
+/// Fails for a name that is not valid in a URL.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if name.is_empty() || !name.chars().all(is_allowed) {
         return Err(format!(
-            "an embedded broker has one name, of letters, digits, '.', '_' and '-'; {name:?} is none"
+            "the name of an embedded broker consists of letters, digits, '.', '_' and '-'; \
+             {name:?} does not"
         ));
     }
     Ok(())
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_and_parameters_are_read() {
+    fn name_and_parameters_are_parsed() {
         let url = "memory://orders-1?profile=3.10&heartbeat=2&channel_max=8&connection_timeout=500";
         let expected = MemoryUrl {
             name: "orders-1".to_owned(),
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_what_is_wrong() {
+    fn errors_name_the_invalid_part() {
         for url in [
             "memory://",
             "memory:///",

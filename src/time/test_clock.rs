@@ -44,7 +44,7 @@ const STARTS_AT_MILLIS: i64 = 1_767_225_600_000;
 /// * the deadline of a close, and how long the deliveries that it leaves behind
 ///   [have run](crate::StrandedDelivery::running_for).
 ///
-/// The latency of a [slow](crate::testing::MemoryBroker::slow_down) broker is real time, too. Of
+/// The latency of a [slow](crate::testing::MemoryBroker::set_latency) broker is real time, too. Of
 /// the [metrics](crate::metrics::Observer), the duration of a publish is real time. The duration of
 /// a handler, the pause before an attempt to connect, and how long a connection was down are on the
 /// clock, where a handler takes no time at all.

@@ -1,9 +1,9 @@
-//! What another client could do.
+//! The methods that act as another client or as an operator.
 
 use super::inspect::MessageView;
-use crate::broker::model::LinkId;
 use crate::broker::model::declare::QueueFlags;
 use crate::broker::model::exchange::{Binding, Exchange};
+use crate::broker::model::ids::LinkId;
 use crate::broker::model::policy::Policy;
 use crate::broker::model::publish::Published;
 use crate::broker::model::refusal::Refusal;
@@ -14,7 +14,7 @@ use crate::message::headers::{Headers, Properties};
 use crate::naming::{self, NameTooLong};
 use crate::topology::declaration::ExchangeKind;
 
-/// Who is meant by "another client": no link has this number.
+/// The connection of "another client". No real connection has this number, so it owns no queue.
 const OUTSIDE: Option<LinkId> = Some(LinkId(0));
 
 const DURABLE: QueueFlags = QueueFlags {
@@ -24,11 +24,12 @@ const DURABLE: QueueFlags = QueueFlags {
 };
 
 impl Broker {
-    /// Publishes a message as it is, with no header but the given ones, and says what became of it.
+    /// Publishes a message with exactly these headers, and returns the result.
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when the exchange does not exist or is internal, or a property is not valid. [`Error::NameTooLong`].
+    /// [`Error::Broker`] when the exchange does not exist or is internal, or when a property is
+    /// invalid. [`Error::NameTooLong`].
     pub fn publish(
         &self,
         exchange: &str,
@@ -46,36 +47,38 @@ impl Broker {
             headers,
             body: Body::new(body.into()),
         };
-        let published = self.with(|hub, at| hub.state.publish_raw(&outgoing, at));
+        let published = self.update(|hub, at| hub.state.publish_raw(&outgoing, at));
         published.map_err(refused("another client publishes"))
     }
 
-    /// Declares a durable queue with these arguments.
+    /// Declares a durable queue.
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when an argument is not valid, or the queue exists and is different. [`Error::NameTooLong`].
+    /// [`Error::Broker`] when an argument is invalid, or when the queue exists with other
+    /// properties. [`Error::NameTooLong`].
     pub fn declare_queue(&self, name: &str, arguments: &Headers) -> Result<(), Error> {
         naming::check("queue", name)?;
-        let declared = self.with(|hub, at| {
+        let declared = self.update(|hub, at| {
             hub.state
                 .declare_queue(name, DURABLE, arguments, OUTSIDE, at)
         });
         declared.map_err(refused("another client declares a queue"))
     }
 
-    /// Deletes a queue with its messages; its consumers are cancelled. One that does not exist stays so.
+    /// Deletes a queue with its messages, and cancels its consumers. Has no effect on a missing
+    /// queue.
     pub fn delete_queue(&self, name: &str) {
-        self.with(|hub, at| {
-            // As its owner, who is refused nothing.
+        self.update(|hub, at| {
+            // Deleting in the owner's name also deletes an exclusive queue.
             let owner = hub.state.queues.get(name).and_then(|queue| queue.owner);
-            drop(hub.state.delete_queue(name, owner, at));
+            let _ = hub.state.delete_queue(name, owner, at);
         });
     }
 
-    /// Deletes a queue in which no message is ready; returns whether there was one.
+    /// Deletes a queue that has no ready messages, and returns whether it was deleted.
     pub fn delete_queue_if_empty(&self, name: &str) -> bool {
-        self.with(|hub, at| {
+        self.update(|hub, at| {
             let queue = hub.state.queues.get(name);
             let Some(queue) = queue.filter(|queue| queue.ready.is_empty()) else {
                 return false;
@@ -85,58 +88,66 @@ impl Broker {
         })
     }
 
-    /// Takes the first message out of a queue, as `basic.get` does when nothing has to be acknowledged.
+    /// Removes and returns the first ready message of a queue, as `basic.get` without
+    /// acknowledgement.
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when there is no such queue, or it is exclusive to somebody. [`Error::NameTooLong`].
+    /// [`Error::Broker`] when the queue does not exist or is exclusive to a connection.
+    /// [`Error::NameTooLong`].
     pub fn take(&self, queue: &str) -> Result<Option<MessageView>, Error> {
         naming::check("queue", queue)?;
-        let taken = self.with(|hub, at| hub.state.take(queue, at));
+        let taken = self.update(|hub, at| hub.state.take(queue, at));
         let taken = taken.map_err(refused("another client takes a message"))?;
         Ok(taken.map(MessageView::from))
     }
 
-    /// Consumes from a queue on a connection of its own, exclusively, and acknowledges nothing, until the
-    /// [`Occupant`] is dropped or every connection is. Meanwhile nobody else may consume from a classic queue.
+    /// Consumes exclusively from a queue, on a separate connection and without acknowledging
+    /// anything.
+    ///
+    /// A classic queue refuses other consumers until the [`ExclusiveConsumer`] or every connection
+    /// is dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when there is no such queue, or it has a consumer. [`Error::NameTooLong`].
-    pub fn occupy(&self, queue: &str) -> Result<Occupant, Error> {
+    /// [`Error::Broker`] when the queue does not exist or has a consumer. [`Error::NameTooLong`].
+    pub fn consume_exclusively(&self, queue: &str) -> Result<ExclusiveConsumer, Error> {
         naming::check("queue", queue)?;
-        let occupied = self.with(|hub, at| hub.state.occupy(queue, at));
-        let link = occupied.map_err(refused("another client consumes"))?;
-        Ok(Occupant {
+        let consuming = self.update(|hub, at| hub.state.consume_exclusively(queue, at));
+        let link = consuming.map_err(refused("another client consumes"))?;
+        Ok(ExclusiveConsumer {
             broker: self.clone(),
             link,
         })
     }
 
-    /// Throws away what is ready in a queue; returns how many messages that were.
+    /// Removes the ready messages of a queue, and returns how many there were.
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when there is no such queue. [`Error::NameTooLong`].
+    /// [`Error::Broker`] when the queue does not exist. [`Error::NameTooLong`].
     pub fn purge(&self, name: &str) -> Result<usize, Error> {
         naming::check("queue", name)?;
-        let purged = self.with(|hub, at| hub.state.purge(name, at));
+        let purged = self.update(|hub, at| hub.state.purge(name, at));
         purged.map_err(refused("another client purges a queue"))
     }
 
-    /// Sets a policy over the queues whose names `applies` accepts, those to come too, in place of the policy of that name.
-    /// Of several that apply to a queue the one that was set last counts.
+    /// Sets a policy for the present and future queues whose names `applies` accepts, and replaces
+    /// the policy of that name. Of several policies that apply to a queue, the one that was set
+    /// last takes effect.
     ///
-    /// `applies` is asked now about every queue, and later about each one that is declared, in the middle of that: it has to
-    /// answer by the name alone. One that calls this broker, or a connection to it, waits for itself for ever.
+    /// A policy may define `message-ttl`, `expires`, `dead-letter-exchange`,
+    /// `dead-letter-routing-key`, `max-length`, `max-length-bytes`, `overflow` and
+    /// `delivery-limit`. Where a queue has an argument of the same name, the smaller number takes
+    /// effect; for other values, the argument does.
     ///
-    /// It may define `message-ttl`, `expires`, `dead-letter-exchange`, `dead-letter-routing-key`, `max-length`,
-    /// `max-length-bytes`, `overflow` and `delivery-limit`. Where a queue was declared with the same, the smaller number counts
-    /// and any other value of the queue's own.
+    /// `applies` is called for every queue now, and for each later queue while it is declared. The
+    /// broker is locked during the call: an `applies` that calls this broker, or a connection to
+    /// it, deadlocks.
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when it defines anything else.
+    /// [`Error::Broker`] when the definition has any other key.
     pub fn set_policy(
         &self,
         name: &str,
@@ -148,20 +159,21 @@ impl Broker {
             applies: Box::new(applies),
             definition: definition.clone(),
         };
-        let set = self.with(|hub, at| hub.state.set_policy(policy, at));
+        let set = self.update(|hub, at| hub.state.set_policy(policy, at));
         set.map_err(refused("an operator sets a policy"))
     }
 
-    /// Takes a policy away. One that does not exist is no error.
+    /// Removes a policy. Has no effect on a missing policy.
     pub fn clear_policy(&self, name: &str) {
-        self.with(|hub, at| hub.state.clear_policy(name, at));
+        self.update(|hub, at| hub.state.clear_policy(name, at));
     }
 
     /// Declares a durable exchange, with arguments such as `alternate-exchange`.
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when the exchange exists and is different, or its name is reserved. [`Error::NameTooLong`].
+    /// [`Error::Broker`] when the exchange exists with other properties, or when its name is
+    /// reserved. [`Error::NameTooLong`].
     pub fn declare_exchange(
         &self,
         name: &str,
@@ -171,26 +183,27 @@ impl Broker {
         naming::check("exchange", name)?;
         let mut exchange = Exchange::new(name, kind, true);
         exchange.arguments = arguments.clone();
-        let declared = self.with(|hub, _| hub.state.declare_exchange(exchange));
+        let declared = self.update(|hub, _| hub.state.declare_exchange(exchange));
         declared.map_err(refused("another client declares an exchange"))
     }
 
-    /// Deletes an exchange with its bindings. One that does not exist is no error.
+    /// Deletes an exchange with its bindings. Has no effect on a missing exchange.
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] for RabbitMQ's own exchanges. [`Error::NameTooLong`].
+    /// [`Error::Broker`] for predeclared exchanges. [`Error::NameTooLong`].
     pub fn delete_exchange(&self, name: &str) -> Result<(), Error> {
         naming::check("exchange", name)?;
-        let deleted = self.with(|hub, _| hub.state.delete_exchange(name));
+        let deleted = self.update(|hub, _| hub.state.delete_exchange(name));
         deleted.map_err(refused("another client deletes an exchange"))
     }
 
-    /// Binds a queue, with arguments for a headers exchange.
+    /// Binds a queue to an exchange. The arguments are those of a headers exchange.
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when queue or exchange does not exist, and for the default exchange. [`Error::NameTooLong`].
+    /// [`Error::Broker`] when the queue or the exchange does not exist, and for the default
+    /// exchange. [`Error::NameTooLong`].
     pub fn bind(
         &self,
         queue: &str,
@@ -199,15 +212,16 @@ impl Broker {
         arguments: &Headers,
     ) -> Result<(), Error> {
         let binding = binding(queue, exchange, routing_key, arguments)?;
-        let bound = self.with(|hub, _| hub.state.bind(exchange, binding, OUTSIDE));
+        let bound = self.update(|hub, _| hub.state.bind(exchange, binding, OUTSIDE));
         bound.map_err(refused("another client binds a queue"))
     }
 
-    /// Takes a binding away. One that does not exist is no error.
+    /// Removes a binding. Has no effect on a missing binding, queue or exchange.
     ///
     /// # Errors
     ///
-    /// [`Error::Broker`] when queue or exchange does not exist, and for the default exchange. [`Error::NameTooLong`].
+    /// [`Error::Broker`] for the default exchange, and when the queue of the binding is exclusive
+    /// to a connection. [`Error::NameTooLong`].
     pub fn unbind(
         &self,
         queue: &str,
@@ -216,23 +230,26 @@ impl Broker {
         arguments: &Headers,
     ) -> Result<(), Error> {
         let binding = binding(queue, exchange, routing_key, arguments)?;
-        let unbound = self.with(|hub, _| hub.state.unbind(exchange, &binding, OUTSIDE));
+        let unbound = self.update(|hub, _| hub.state.unbind(exchange, &binding, OUTSIDE));
         unbound.map_err(refused("another client unbinds a queue"))
     }
 }
 
-/// Another client that has a queue for itself. Made by [`MemoryBroker::occupy`](crate::testing::MemoryBroker::occupy).
+/// An exclusive consumer of a queue; dropping it cancels the consumer and requeues its messages.
+///
+/// Created by
+/// [`MemoryBroker::consume_exclusively`](crate::testing::MemoryBroker::consume_exclusively).
 #[derive(Debug)]
-#[must_use = "the queue is free again when it is dropped"]
-pub struct Occupant {
+#[must_use = "dropping it cancels the consumer"]
+pub struct ExclusiveConsumer {
     broker: Broker,
     link: LinkId,
 }
 
-impl Drop for Occupant {
+impl Drop for ExclusiveConsumer {
     fn drop(&mut self) {
         self.broker
-            .with(|hub, at| hub.state.end_link(self.link, at));
+            .update(|hub, at| hub.state.end_link(self.link, at));
     }
 }
 

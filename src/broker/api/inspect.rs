@@ -1,6 +1,6 @@
-//! What is in the broker.
+//! The methods that inspect a broker, and the views they return.
 
-use crate::broker::model::ready::Entry;
+use crate::broker::model::ready::QueuedMessage;
 use crate::broker::server::broker::Broker;
 use crate::message::delivery::Delivery;
 use crate::message::envelope::Envelope;
@@ -14,50 +14,51 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct QueueView {
-    /// Its name.
+    /// The name of the queue.
     pub name: String,
-    /// `classic` or `quorum`.
+    /// The type: `classic` or `quorum`.
     pub kind: &'static str,
-    /// Whether it outlives the broker.
+    /// Whether the queue survives a restart of the broker.
     pub durable: bool,
-    /// Whether it belongs to one connection.
+    /// Whether the queue belongs to one connection.
     pub exclusive: bool,
-    /// Whether it goes with its last consumer.
+    /// Whether the queue is deleted with its last consumer.
     pub auto_delete: bool,
-    /// As it was declared; where RabbitMQ 4 adds `x-queue-type`, it is there too.
+    /// The arguments of its declaration, with the `x-queue-type` that RabbitMQ 4 adds.
     pub arguments: Headers,
-    /// The policy that applies to it.
+    /// The name of the policy that applies to the queue.
     pub policy: Option<String>,
-    /// How many messages wait to be delivered.
+    /// The number of messages that are ready for delivery.
     pub ready: usize,
-    /// How many were delivered and are not settled.
+    /// The number of delivered messages that are not settled.
     pub unacked: usize,
-    /// How many consumers it has.
+    /// The number of consumers.
     pub consumers: usize,
 }
 
-/// A message in a queue, as it stands on the wire.
+/// A message in a queue, in its wire format.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MessageView {
-    /// Where it was published last: by a client, or by its dead-lettering.
+    /// The exchange of its last publish, by a client or by dead-lettering.
     pub exchange: String,
-    /// What it was published with.
+    /// The routing key of its last publish.
     pub routing_key: String,
-    /// Its AMQP properties.
+    /// The AMQP properties.
     pub properties: Properties,
-    /// All its headers, reserved ones and those of the broker included.
+    /// All headers, including reserved ones and those of the broker.
     pub headers: Headers,
-    /// Its body.
+    /// The body.
     pub body: Vec<u8>,
-    /// Whether it was delivered before and came back.
+    /// Whether the message was delivered before and requeued.
     pub redelivered: bool,
-    /// How often a quorum queue took it back.
+    /// The number of times a quorum queue has requeued the message.
     pub delivery_count: u64,
 }
 
 impl MessageView {
-    /// What the library says about the message: its id, its attempt, why it was set aside.
+    /// What the library stores with the message: its id, its attempt, and why it was dead-lettered
+    /// or parked.
     #[must_use]
     pub fn envelope(&self) -> Envelope {
         Envelope::read(
@@ -69,24 +70,24 @@ impl MessageView {
         )
     }
 
-    /// Its body as text; what is not UTF-8 is shown as `U+FFFD`.
+    /// The body as text; invalid UTF-8 becomes `U+FFFD`.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.body)
     }
 }
 
-impl From<&Entry> for MessageView {
-    fn from(entry: &Entry) -> Self {
-        let message = &entry.message;
+impl From<&QueuedMessage> for MessageView {
+    fn from(queued: &QueuedMessage) -> Self {
+        let message = &queued.message;
         Self {
             exchange: message.exchange.clone(),
             routing_key: message.routing_key().to_owned(),
             properties: message.properties.clone(),
             headers: message.headers.clone(),
             body: message.body.to_vec(),
-            redelivered: entry.redelivered,
-            delivery_count: entry.returned,
+            redelivered: queued.redelivered,
+            delivery_count: queued.returned,
         }
     }
 }
@@ -111,30 +112,30 @@ impl From<Delivery> for MessageView {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ExchangeView {
-    /// Its name; the default exchange has none.
+    /// The name of the exchange; empty for the default exchange.
     pub name: String,
-    /// How it chooses queues.
+    /// The type of the exchange.
     pub kind: ExchangeKind,
-    /// Whether it outlives the broker.
+    /// Whether the exchange survives a restart of the broker.
     pub durable: bool,
-    /// Whether clients may not publish to it.
+    /// Whether the exchange refuses publishes of clients.
     pub internal: bool,
-    /// As it was declared.
+    /// The arguments of its declaration.
     pub arguments: Headers,
 }
 
-/// A queue bound to an exchange, as `rabbitmqctl list_bindings` shows it. Each queue is bound to the default exchange
-/// by its name as well, which is not shown.
+/// A binding, as `rabbitmqctl list_bindings` shows it. The implicit bindings of the default
+/// exchange are not included.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct BindingView {
-    /// Where messages come from.
+    /// The exchange.
     pub exchange: String,
-    /// Where they go.
+    /// The queue.
     pub queue: String,
-    /// Which ones, but for fanout and headers exchanges.
+    /// The routing key; ignored by fanout and headers exchanges.
     pub routing_key: String,
-    /// Which ones, of a headers exchange.
+    /// The arguments of the binding, for headers exchanges.
     pub arguments: Headers,
 }
 
@@ -142,13 +143,13 @@ pub struct BindingView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionView {
-    /// Which one: later ones have higher numbers, and none comes twice.
+    /// The number of the connection. Numbers increase, and none is used twice.
     pub number: u64,
-    /// How many channels it has.
+    /// The number of its channels.
     pub channels: usize,
-    /// Whether it is not read, because it has published under an alarm.
+    /// Whether the broker does not read the connection, because it published under an alarm.
     pub blocked: bool,
-    /// How often each side shows that it is there; zero is never.
+    /// The heartbeat interval; zero is none.
     pub heartbeat: Duration,
 }
 
@@ -156,13 +157,14 @@ pub struct ConnectionView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChannelView {
-    /// Which one, of all connections: later ones have higher numbers, and none comes twice.
+    /// The number of the channel, unique among all connections. Numbers increase, and none is used
+    /// twice.
     pub number: u64,
     /// The number of its connection.
     pub connection: u64,
-    /// How many consumers it has.
+    /// The number of its consumers.
     pub consumers: usize,
-    /// How many messages it was handed and has not settled.
+    /// The number of messages that were delivered on it and are not settled.
     pub unacked: usize,
 }
 
@@ -170,19 +172,19 @@ pub struct ChannelView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConsumerView {
-    /// What it consumes.
+    /// The queue.
     pub queue: String,
     /// The number of its channel.
     pub channel: u64,
-    /// How many messages it may be handed ahead; zero is no limit.
+    /// The maximum number of unsettled messages; zero is no limit.
     pub prefetch: u16,
 }
 
 impl Broker {
-    /// The queues, by name.
+    /// Returns the queues, in the order of their names.
     #[must_use]
     pub fn queues(&self) -> Vec<QueueView> {
-        self.look(|hub| {
+        self.inspect(|hub| {
             let queues = hub.state.queues.values();
             queues
                 .map(|queue| QueueView {
@@ -201,26 +203,27 @@ impl Broker {
         })
     }
 
-    /// The queue of that name, if there is one.
+    /// Returns the queue of that name, if it exists.
     #[must_use]
     pub fn queue(&self, name: &str) -> Option<QueueView> {
         self.queues().into_iter().find(|queue| queue.name == name)
     }
 
-    /// The messages that are ready in `queue`, head first; they stay there. A queue that does not exist has none.
+    /// Returns the ready messages of `queue`, head first, without removing them. A missing queue
+    /// has none.
     #[must_use]
     pub fn messages(&self, queue: &str) -> Vec<MessageView> {
-        self.look(|hub| {
+        self.inspect(|hub| {
             let queue = hub.state.queues.get(queue);
             let ready = queue.into_iter().flat_map(|queue| queue.ready.iter());
             ready.map(MessageView::from).collect()
         })
     }
 
-    /// The exchanges, by name; the default exchange and RabbitMQ's own are among them.
+    /// Returns the exchanges, in the order of their names, including the predeclared ones.
     #[must_use]
     pub fn exchanges(&self) -> Vec<ExchangeView> {
-        self.look(|hub| {
+        self.inspect(|hub| {
             let exchanges = hub.state.exchanges.values();
             exchanges
                 .map(|exchange| ExchangeView {
@@ -234,10 +237,10 @@ impl Broker {
         })
     }
 
-    /// The bindings, by exchange.
+    /// Returns the bindings, in the order of their exchanges.
     #[must_use]
     pub fn bindings(&self) -> Vec<BindingView> {
-        self.look(|hub| {
+        self.inspect(|hub| {
             let exchanges = hub.state.exchanges.values();
             let bindings = exchanges.flat_map(|exchange| {
                 exchange.bindings.iter().map(|binding| BindingView {
@@ -251,26 +254,29 @@ impl Broker {
         })
     }
 
-    /// The connections, oldest first. A `Connection` has two: one consumes, the other publishes and is opened when it is
-    /// first needed.
+    /// Returns the open connections, oldest first. A `Connection` has up to two: one that consumes,
+    /// and one that publishes and is opened on its first use.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionView> {
-        self.look(|hub| {
-            let open = hub.wires.iter().filter(|(_, wire)| wire.open);
-            open.map(|(link, wire)| ConnectionView {
+        self.inspect(|hub| {
+            let open = hub
+                .connections
+                .iter()
+                .filter(|(_, connection)| connection.open);
+            open.map(|(link, connection)| ConnectionView {
                 number: link.0,
                 channels: hub.state.channels_of(*link).len(),
-                blocked: wire.blocked,
-                heartbeat: wire.heartbeat,
+                blocked: connection.blocked,
+                heartbeat: connection.heartbeat,
             })
             .collect()
         })
     }
 
-    /// The channels, oldest first.
+    /// Returns the channels, oldest first.
     #[must_use]
     pub fn channels(&self) -> Vec<ChannelView> {
-        self.look(|hub| {
+        self.inspect(|hub| {
             let channels = hub.state.channels.iter();
             channels
                 .map(|(id, channel)| ChannelView {
@@ -283,10 +289,10 @@ impl Broker {
         })
     }
 
-    /// The consumers, by channel.
+    /// Returns the consumers, in the order of their channels.
     #[must_use]
     pub fn consumers(&self) -> Vec<ConsumerView> {
-        self.look(|hub| {
+        self.inspect(|hub| {
             let channels = hub.state.channels.iter();
             let consumers = channels.flat_map(|(id, channel)| {
                 channel.consumers.values().map(|consumer| ConsumerView {
@@ -299,42 +305,17 @@ impl Broker {
         })
     }
 
-    /// How often somebody tried to connect so far, with or without success.
+    /// Returns the number of attempts to connect so far, with or without success.
     #[must_use]
     pub fn connection_attempts(&self) -> usize {
-        self.look(|hub| hub.attempts)
+        self.inspect(|hub| hub.attempts)
     }
 
-    /// How many operations connections have sent so far: declarations, publishes, acknowledgements and the like, read or
-    /// not. As long as it stays, nothing was sent.
+    /// Returns the number of operations that connections have sent so far, read or not:
+    /// declarations, publishes, acknowledgements and others. While it does not change, nothing is
+    /// sent.
     #[must_use]
     pub fn operations(&self) -> u64 {
-        self.look(|hub| hub.last_request)
-    }
-
-    /// The queues with something that their active consumer has room for and was not handed, and how many messages each has
-    /// taken in so far.
-    #[cfg(all(test, differential))]
-    pub(crate) fn stalled(&self) -> Vec<(String, u64)> {
-        self.look(|hub| {
-            let stalled = hub.state.stalled().into_iter();
-            stalled
-                .map(|name| {
-                    let taken_in = hub.state.queues[&name].next_place;
-                    (name, taken_in)
-                })
-                .collect()
-        })
-    }
-
-    /// How many messages the queue has taken in so far.
-    #[cfg(all(test, differential))]
-    pub(crate) fn taken_in(&self, queue: &str) -> u64 {
-        self.look(|hub| {
-            hub.state
-                .queues
-                .get(queue)
-                .map_or(0, |queue| queue.next_place)
-        })
+        self.inspect(|hub| hub.last_request)
     }
 }

@@ -1,4 +1,4 @@
-//! What a test calls on the embedded broker.
+//! The methods of [`Broker`](super::Broker) for tests: inspection, other clients, and faults.
 
 pub(crate) mod actions;
 pub(crate) mod faults;

@@ -2,71 +2,48 @@
 
 use super::arguments::QueueKind;
 use super::channel::{Channel, Consumer, Unacked};
-use super::dead_letter::Reason;
+use super::dead_letter::DeathReason;
+use super::ids::{ChannelId, ConsumerId, LinkId, Moment};
 use super::profile::Profile;
-use super::queue::Queue;
-use super::queue_cache::Use;
-use super::ready::Entry;
-use super::refusal::Refusal;
-use super::settle::Verdict;
-use super::{ChannelId, ConsumerId, Effect, LinkId, Moment, State, refusal};
+use super::ready::QueuedMessage;
+use super::refusal::{self, Refusal};
+use super::settle::Settlement;
+use super::{BrokerState, Effect};
 use crate::message::delivery::Delivery;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-impl State {
+impl BrokerState {
+    /// Adds a consumer with the channel's prefetch at the end of the queue's line.
     pub(crate) fn consume(
         &mut self,
         channel: ChannelId,
         name: &str,
     ) -> Result<ConsumerId, Refusal> {
         let link = self.link_of(channel);
-        let id = ConsumerId(self.id());
-        self.open_queue(name, link)?;
-        self.note_use(channel, name, Use::Consume)?;
+        let id = ConsumerId(self.next_id());
+        let prefetch = self.channel(channel)?.prefetch;
         let queue = self.open_queue(name, link)?;
-        if queue.is_occupied && queue.kind == QueueKind::Classic && !queue.consumers.is_empty() {
+        // A quorum queue of RabbitMQ does not enforce the exclusiveness of its consumer.
+        if queue.has_exclusive_consumer
+            && queue.kind == QueueKind::Classic
+            && !queue.consumers.is_empty()
+        {
             return Err(in_exclusive_use(name));
         }
         queue.had_consumers = true;
-        queue.is_occupied = false;
-        let channel_of = self.channel(channel)?;
+        queue.has_exclusive_consumer = false;
+        queue.consumers.push_back((channel, id));
         let consumer = Consumer {
             queue: name.to_owned(),
-            prefetch: channel_of.prefetch,
+            prefetch,
             unacked: 0,
         };
-        channel_of.consumers.insert(id, consumer);
-        self.line_up(name, channel, id);
-        self.stir(name);
+        self.channel(channel)?.consumers.insert(id, consumer);
+        self.mark_dirty(name);
         Ok(id)
     }
 
-    /// The last come stands last; but in 4.x those that wait to be a quorum queue's single active consumer stand in the order
-    /// of their credit.
-    fn line_up(&mut self, name: &str, channel: ChannelId, id: ConsumerId) {
-        let Self {
-            queues, channels, ..
-        } = self;
-        let Some(queue) = queues.get_mut(name) else {
-            return;
-        };
-        let credit = |(channel, id): &(ChannelId, ConsumerId)| {
-            let consumer = channels.get(channel)?.consumers.get(id)?;
-            Some(consumer.quorum_credit())
-        };
-        let by_credit = queue.kind == QueueKind::Quorum
-            && queue.settings.single_active
-            && queue.profile == Profile::V4_0;
-        let newcomer = (channel, id);
-        // The first is active, and stays so.
-        let mut waiting = queue.consumers.iter().skip(1);
-        let place = waiting
-            .position(|waiting| by_credit && credit(waiting) < credit(&newcomer))
-            .map_or(queue.consumers.len(), |place| place + 1);
-        queue.consumers.insert(place, newcomer);
-    }
-
-    /// Ends a consumer. What it was handed stays with its channel.
+    /// Ends a consumer. Its unsettled messages stay with its channel.
     pub(crate) fn cancel(
         &mut self,
         channel: ChannelId,
@@ -74,17 +51,16 @@ impl State {
         at: Moment,
     ) -> Result<(), Refusal> {
         let removed = self.channel(channel)?.consumers.remove(&consumer);
-        if let Some(consumer_was) = removed {
-            self.leave(&consumer_was.queue, |(_, id)| *id == consumer, at);
-            let queue = self.queues.get(&consumer_was.queue);
-            if !queue.is_some_and(Queue::is_slow_after_cancel) {
-                self.stir(&consumer_was.queue);
-            }
+        if let Some(Consumer { queue, .. }) = removed {
+            self.remove_consumers(&queue, |(_, id)| *id == consumer, at);
+            // A single active consumer leaves its turn to the next one.
+            self.mark_dirty(&queue);
         }
-        self.settle_down(at);
+        self.run_to_quiescence(at);
         Ok(())
     }
 
+    /// Takes the head of a queue for the channel to settle.
     pub(crate) fn fetch(
         &mut self,
         channel: ChannelId,
@@ -92,58 +68,62 @@ impl State {
         at: Moment,
     ) -> Result<Option<Delivery>, Refusal> {
         let link = self.link_of(channel);
-        self.open_queue(name, link)?;
-        self.note_use(channel, name, Use::Fetch)?;
         let queue = self.open_queue(name, link)?;
         if queue.settings.single_active && queue.kind == QueueKind::Quorum {
             return Err(Refusal::resource_locked(format!(
-                "cannot obtain access to locked {}. basic.get operations are not supported by quorum queues with \
-                 single active consumer",
+                "cannot obtain access to locked {}. basic.get operations are not supported by \
+                 quorum queues with single active consumer",
                 refusal::queue(name)
             )));
         }
         queue.last_used = at.now;
+        // A classic queue checks its head only after a change, so it can return an expired one.
         if queue.kind == QueueKind::Quorum {
             self.drop_expired(name, at);
         }
         let fetched = self.take_head(name);
-        self.stir(name);
-        let delivery = fetched.and_then(|entry| self.hand_out(name, channel, None, entry));
-        self.settle_down(at);
+        self.mark_dirty(name);
+        let delivery = fetched.and_then(|queued| self.hand_out(name, channel, None, queued));
+        self.run_to_quiescence(at);
         Ok(delivery)
     }
 
-    /// Consumes exclusively, on a link of its own.
-    pub(crate) fn occupy(&mut self, name: &str, at: Moment) -> Result<LinkId, Refusal> {
+    /// Consumes exclusively, on a connection that is opened for it.
+    pub(crate) fn consume_exclusively(
+        &mut self,
+        name: &str,
+        at: Moment,
+    ) -> Result<LinkId, Refusal> {
         if !self.queue(name)?.consumers.is_empty() {
             return Err(in_exclusive_use(name));
         }
         let link = self.open_link();
         let channel = self.open_channel(link);
-        let occupied = self.consume(channel, name);
+        let consuming = self.consume(channel, name);
         if let Some(queue) = self.queues.get_mut(name) {
-            queue.is_occupied = occupied.is_ok();
+            queue.has_exclusive_consumer = consuming.is_ok();
         }
-        self.settle_down(at);
-        occupied
+        self.run_to_quiescence(at);
+        consuming
             .map(|_| link)
             .inspect_err(|_| self.end_link(link, at))
     }
 
-    /// Takes the head of a queue and settles it at once.
+    /// Takes the head of a queue and acknowledges it.
     pub(crate) fn take(&mut self, name: &str, at: Moment) -> Result<Option<Delivery>, Refusal> {
         let link = self.open_link();
         let channel = self.open_channel(link);
         let fetched = self.fetch(channel, name, at);
         if let Ok(Some(delivery)) = &fetched {
-            self.settle(channel, delivery.tag, false, Verdict::Ack, at)?;
+            self.settle(channel, delivery.tag, false, Settlement::Ack, at)?;
         }
+        // A refused fetch ends the connection as well.
         self.end_link(link, at);
         fetched
     }
 
-    /// Takes consumers off a queue, which may end it.
-    pub(crate) fn leave(
+    /// Removes consumers from a queue. An auto-delete queue ends with its last consumer.
+    pub(crate) fn remove_consumers(
         &mut self,
         name: &str,
         is_leaving: impl Fn(&(ChannelId, ConsumerId)) -> bool,
@@ -159,17 +139,6 @@ impl State {
         }
     }
 
-    /// The queues that have something ready which their active consumer has room for, see [`Queue::is_slow_after_cancel`].
-    pub(crate) fn stalled(&self) -> BTreeSet<String> {
-        let has_room = |consumer: &_| has_room(&self.channels, consumer);
-        let queues = self.queues.iter().filter(|(_, queue)| {
-            queue.is_slow_after_cancel()
-                && !queue.ready.is_empty()
-                && queue.consumers.front().is_some_and(has_room)
-        });
-        queues.map(|(name, _)| name.clone()).collect()
-    }
-
     /// Removes a queue with its messages, its bindings and its consumers.
     pub(crate) fn remove_queue(&mut self, name: &str) {
         let Some(queue) = self.queues.remove(name) else {
@@ -178,7 +147,6 @@ impl State {
         for exchange in self.exchanges.values_mut() {
             exchange.bindings.retain(|binding| binding.queue != name);
         }
-        self.tell_of_end(&queue);
         for (channel, consumer) in queue.consumers {
             if let Some(channel) = self.channels.get_mut(&channel) {
                 channel.consumers.remove(&consumer);
@@ -188,12 +156,13 @@ impl State {
     }
 
     /// Has the queue served before the operation ends.
-    pub(crate) fn stir(&mut self, queue: &str) {
-        self.stirred.insert(queue.to_owned());
+    pub(crate) fn mark_dirty(&mut self, queue: &str) {
+        self.dirty.insert(queue.to_owned());
     }
 
-    /// Puts a message into a queue. A classic queue hands it out first and looks at limits and times afterwards.
-    pub(crate) fn enqueue(&mut self, name: &str, entry: Entry) {
+    /// Puts a message into a queue. A classic queue first delivers it if it can, and applies limits
+    /// and times to live only to what stays.
+    pub(crate) fn enqueue(&mut self, name: &str, queued: QueuedMessage) {
         let Some(queue) = self.queues.get(name) else {
             return;
         };
@@ -201,38 +170,38 @@ impl State {
             && queue.ready.is_empty()
             && let Some((channel, consumer)) = self.next_consumer(name)
         {
-            self.deliver_to(name, channel, consumer, entry);
+            self.deliver_to(name, channel, consumer, queued);
             return;
         }
         let Some(queue) = self.queues.get_mut(name) else {
             return;
         };
-        queue.insert(entry);
+        queue.insert(queued);
         if queue.kind == QueueKind::Classic {
             let is_only = queue.ready.len() == 1;
             let dropped = self.drop_over_limit(name);
             if is_only || dropped {
-                self.look_at_head(name);
+                self.schedule_head_check(name);
             }
         }
-        self.stir(name);
+        self.mark_dirty(name);
     }
 
-    /// Has a classic queue look whether its head has expired.
-    pub(crate) fn look_at_head(&mut self, name: &str) {
+    /// Has a classic queue check whether its head has expired.
+    pub(crate) fn schedule_head_check(&mut self, name: &str) {
         if let Some(queue) = self.queues.get_mut(name) {
-            queue.looks_at_head = true;
+            queue.head_check_pending = true;
         }
     }
 
-    /// Takes the head, after which the next one is looked at.
-    fn take_head(&mut self, name: &str) -> Option<Entry> {
+    /// Takes the head. The next message becomes the head, so it is checked for expiry.
+    fn take_head(&mut self, name: &str) -> Option<QueuedMessage> {
         let queue = self.queues.get_mut(name)?;
-        queue.looks_at_head = true;
+        queue.head_check_pending = true;
         queue.ready.pop()
     }
 
-    /// Drops what has expired or is too much, and hands out the rest.
+    /// Serves a dirty queue: drops what has expired, delivers, and drops what exceeds the limits.
     pub(crate) fn serve(&mut self, name: &str, at: Moment) {
         loop {
             self.drop_expired(name, at);
@@ -246,54 +215,57 @@ impl State {
             let Some((channel, consumer)) = self.next_consumer(name) else {
                 break;
             };
-            if let Some(entry) = self.take_head(name) {
-                self.deliver_to(name, channel, consumer, entry);
+            if let Some(queued) = self.take_head(name) {
+                self.deliver_to(name, channel, consumer, queued);
             }
         }
         self.drop_over_limit(name);
         let Some(queue) = self.queues.get_mut(name) else {
             return;
         };
-        queue.tell_publishers();
-        // A quorum queue sends what it drops on its way before what came back too often.
-        for entry in std::mem::take(&mut queue.spent) {
-            self.bury(name, entry, Reason::DeliveryLimit);
+        queue.notify_publishers();
+        // A quorum queue dead-letters these after the messages that exceed its length.
+        for queued in std::mem::take(&mut queue.over_delivery_limit) {
+            self.dead_letter(name, queued, DeathReason::DeliveryLimit);
         }
     }
 
-    /// Drops heads whose time is over, where the queue looks.
+    /// Drops expired heads, if the queue checks its head now.
     fn drop_expired(&mut self, name: &str, at: Moment) {
         let Some(queue) = self.queues.get_mut(name) else {
             return;
         };
-        let looks = std::mem::take(&mut queue.looks_at_head) || queue.kind == QueueKind::Quorum;
-        while looks
-            && let Some(entry) = self
+        let checks_head =
+            std::mem::take(&mut queue.head_check_pending) || queue.kind == QueueKind::Quorum;
+        while checks_head
+            && let Some(queued) = self
                 .queues
                 .get_mut(name)
                 .and_then(|queue| queue.pop_expired(at.now))
         {
-            self.bury(name, entry, Reason::Expired);
+            self.dead_letter(name, queued, DeathReason::Expired);
         }
     }
 
-    /// Whether there was too much. What a quorum queue drops at once is dead-lettered last first.
+    /// Drops heads that exceed the queue's limits, and returns whether there were any.
     pub(crate) fn drop_over_limit(&mut self, name: &str) -> bool {
         let Some(queue) = self.queues.get_mut(name) else {
             return false;
         };
-        let mut dropped: Vec<Entry> = std::iter::from_fn(|| queue.pop_over_limit()).collect();
+        let mut dropped: Vec<QueuedMessage> =
+            std::iter::from_fn(|| queue.pop_over_limit()).collect();
         if queue.kind == QueueKind::Quorum {
+            // A quorum queue dead-letters what it drops together in reverse order.
             dropped.reverse();
         }
-        let was_too_much = !dropped.is_empty();
-        for entry in dropped {
-            self.bury(name, entry, Reason::MaxLength);
+        let was_over_limit = !dropped.is_empty();
+        for queued in dropped {
+            self.dead_letter(name, queued, DeathReason::MaxLength);
         }
-        was_too_much
+        was_over_limit
     }
 
-    /// The consumer whose turn it is, of those that may be handed one more; it goes to the end of the line.
+    /// The first consumer in line that has room; it moves to the end of the line.
     fn next_consumer(&mut self, name: &str) -> Option<(ChannelId, ConsumerId)> {
         let Self {
             queues, channels, ..
@@ -304,18 +276,25 @@ impl State {
             return queue.consumers.front().copied().filter(has_room);
         }
         let place = queue.consumers.iter().position(has_room);
-        let passed = queue.consumers.iter().take(place.unwrap_or(usize::MAX));
+        // If no consumer has room, all of them are skipped.
+        let skipped = queue.consumers.iter().take(place.unwrap_or(usize::MAX));
         queue
-            .passed_over
-            .extend(passed.map(|(_, consumer)| *consumer));
+            .skipped_while_full
+            .extend(skipped.map(|(_, consumer)| *consumer));
         let place = place?;
         let next = queue.consumers.remove(place)?;
         queue.consumers.push_back(next);
         Some(next)
     }
 
-    fn deliver_to(&mut self, name: &str, channel: ChannelId, consumer: ConsumerId, entry: Entry) {
-        if let Some(delivery) = self.hand_out(name, channel, Some(consumer), entry) {
+    fn deliver_to(
+        &mut self,
+        name: &str,
+        channel: ChannelId,
+        consumer: ConsumerId,
+        queued: QueuedMessage,
+    ) {
+        if let Some(delivery) = self.hand_out(name, channel, Some(consumer), queued) {
             self.effects.push(Effect::Deliver {
                 channel,
                 consumer,
@@ -324,27 +303,28 @@ impl State {
         }
     }
 
-    /// Notes that a channel has the message now.
+    /// Moves a message from its queue to the unsettled messages of a channel. A fetched message has
+    /// no consumer.
     fn hand_out(
         &mut self,
         name: &str,
         channel: ChannelId,
         consumer: Option<ConsumerId>,
-        entry: Entry,
+        queued: QueuedMessage,
     ) -> Option<Delivery> {
         let queue = self.queues.get_mut(name)?;
         queue.unacked += 1;
         let (queue_id, kind, profile) = (queue.id, queue.kind, queue.profile);
-        let message = entry.message.clone();
-        // The broker counts what came back, and before that what another quorum queue has counted.
-        let count = match (kind, entry.returned) {
+        let message = queued.message.clone();
+        // Until the message returns to this queue, the count of the quorum queue before it stands.
+        let count = match (kind, queued.returned) {
             (QueueKind::Classic, _) => 0,
-            (QueueKind::Quorum, 0) => entry.failed,
+            (QueueKind::Quorum, 0) => queued.failed,
             (QueueKind::Quorum, returned) => returned,
         };
-        let redelivered = entry.redelivered || count > 0;
+        let redelivered = queued.redelivered || count > 0;
         let mut headers = message.headers.clone();
-        // What is fetched from 3.x shows a count of zero as well.
+        // 3.x includes a count of zero in fetched messages, and in no others.
         let shows_zero =
             kind == QueueKind::Quorum && profile == Profile::V3_10 && consumer.is_none();
         if count > 0 || shows_zero {
@@ -355,7 +335,7 @@ impl State {
             queue: queue_id,
             queue_name: name.to_owned(),
             consumer,
-            entry,
+            queued,
         });
         Some(Delivery {
             tag,
@@ -369,7 +349,7 @@ impl State {
     }
 }
 
-/// Whether the consumer may be handed one more.
+/// Whether the consumer's prefetch admits one more message.
 fn has_room(
     channels: &BTreeMap<ChannelId, Channel>,
     (channel, consumer): &(ChannelId, ConsumerId),

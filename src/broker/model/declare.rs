@@ -1,14 +1,16 @@
-//! Declaring, checking, binding and deleting.
+//! Declaring, checking, binding, purging and deleting.
 
+use super::arguments::QueueKind;
 use super::exchange::{Binding, Exchange};
+use super::ids::{LinkId, Moment, QueueId};
 use super::profile::Profile;
 use super::queue::Queue;
-use super::refusal::Refusal;
-use super::{LinkId, Moment, QueueId, State, arguments, equivalence, exchange, locked, refusal};
+use super::refusal::{self, Refusal};
+use super::{BrokerState, arguments, equivalence, exchange};
 use crate::message::headers::Headers;
 use crate::topology::declaration::Declaration;
 
-/// The flags of a queue.
+/// The flags of a queue declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueFlags {
     pub(crate) durable: bool,
@@ -16,7 +18,8 @@ pub(crate) struct QueueFlags {
     pub(crate) auto_delete: bool,
 }
 
-impl State {
+impl BrokerState {
+    /// Declares a queue, an exchange or a binding for the connection `link`.
     pub(crate) fn declare(
         &mut self,
         declaration: &Declaration,
@@ -58,7 +61,8 @@ impl State {
         }
     }
 
-    /// A passive declaration; whether a binding exists cannot be asked.
+    /// Checks that a queue or an exchange exists, by a passive declaration. AMQP has none for
+    /// bindings.
     pub(crate) fn check(
         &mut self,
         declaration: &Declaration,
@@ -75,7 +79,7 @@ impl State {
         }
     }
 
-    /// How many messages are ready. Asking is a use of the queue.
+    /// The number of ready messages. The request counts as a use of the queue.
     pub(crate) fn count(
         &mut self,
         name: &str,
@@ -95,7 +99,8 @@ impl State {
         link: Option<LinkId>,
         at: Moment,
     ) -> Result<(), Refusal> {
-        let id = QueueId(self.id());
+        let id = QueueId(self.next_id());
+        // The id makes the name of a server-named queue unique, where RabbitMQ uses a random text.
         let generated = format!("amq.gen-{:022}", id.0);
         let name = match name {
             "" if arguments.get("x-queue-type").and_then(|kind| kind.as_str())
@@ -115,17 +120,18 @@ impl State {
         };
         self.check_not_lost(name)?;
         let owner = link.filter(|_| flags.exclusive);
-        // An exclusive queue does not outlive its link, whatever it was declared as.
+        // An exclusive queue is never durable: it ends with its connection.
         let durable = flags.durable && !flags.exclusive;
         let mut arguments = arguments.clone();
         if self.profile == Profile::V4_0 && !arguments.contains("x-queue-type") {
+            // 4.x adds the default type, and compares later declarations with the result.
             arguments.insert("x-queue-type", "classic");
         }
         if let Some(existing) = self.queues.get(name) {
             return check_equivalent(existing, owner, durable, flags, &arguments);
         }
         let (kind, settings) = arguments::read(name, &arguments, self.profile)?;
-        if kind == arguments::QueueKind::Quorum {
+        if kind == QueueKind::Quorum {
             let wrong = [
                 ("auto-delete", flags.auto_delete),
                 ("exclusive-owner", flags.exclusive),
@@ -185,6 +191,7 @@ impl State {
     ) -> Result<(), Refusal> {
         check_not_default(exchange)?;
         self.queue(&binding.queue)?;
+        // RabbitMQ checks the arguments of the binding before the owner of the queue.
         self.exchange(exchange)?.check(&binding)?;
         self.open_queue(&binding.queue, link)?;
         if let Some(exchange) = self.exchanges.get_mut(exchange) {
@@ -193,7 +200,8 @@ impl State {
         Ok(())
     }
 
-    /// Unbinding what is not bound changes nothing, whether or not there are such a queue and exchange, and whoever owns it.
+    /// Removes a binding. A missing binding is no error, even if its queue or exchange does not
+    /// exist or is exclusive to another connection.
     pub(crate) fn unbind(
         &mut self,
         exchange: &str,
@@ -211,7 +219,7 @@ impl State {
         Ok(())
     }
 
-    /// Deletes a queue with its messages; deleting what is not there changes nothing.
+    /// Deletes a queue with its messages. A missing queue is no error.
     pub(crate) fn delete_queue(
         &mut self,
         name: &str,
@@ -221,7 +229,7 @@ impl State {
         if self.queues.contains_key(name) {
             self.open_queue(name, link)?;
             self.remove_queue(name);
-            self.settle_down(at);
+            self.run_to_quiescence(at);
         }
         Ok(())
     }
@@ -238,14 +246,14 @@ impl State {
         Ok(())
     }
 
-    /// Throws the ready messages away, whoever the queue belongs to; returns how many there were.
+    /// Removes the ready messages of a queue, exclusive or not, and returns how many there were.
     pub(crate) fn purge(&mut self, name: &str, at: Moment) -> Result<usize, Refusal> {
         let owner = self.queue(name)?.owner;
         let queue = self.open_queue(name, owner)?;
         let ready = queue.ready.len();
         queue.ready.clear();
-        self.stir(name);
-        self.settle_down(at);
+        self.mark_dirty(name);
+        self.run_to_quiescence(at);
         Ok(ready)
     }
 }
@@ -268,7 +276,7 @@ fn check_equivalent(
 ) -> Result<(), Refusal> {
     let name = &existing.name;
     if owner != existing.owner {
-        return Err(locked(name));
+        return Err(Refusal::locked_queue(name));
     }
     for (argument, received, current) in [
         ("durable", durable, existing.durable),
@@ -276,7 +284,8 @@ fn check_equivalent(
     ] {
         if received != current {
             return Err(Refusal::precondition_failed(format!(
-                "inequivalent arg '{argument}' for {}: received '{received}' but current is '{current}'",
+                "inequivalent arg '{argument}' for {}: \
+                 received '{received}' but current is '{current}'",
                 refusal::queue(name)
             )));
         }

@@ -1,9 +1,10 @@
-//! When two tables of arguments are the same, and how RabbitMQ says that they are not.
+//! The comparison of a repeated declaration's arguments with the existing ones.
 
 use super::refusal::Refusal;
 use crate::message::headers::{HeaderValue, Headers};
 
-/// What stands in the way of declaring `what` again with the arguments `received`, of which `compared` matter.
+/// Fails when one of the `compared` arguments differs. `what` is the name of the object in the
+/// refusal.
 pub(crate) fn check_equivalent(
     what: &str,
     compared: &[&str],
@@ -21,9 +22,11 @@ pub(crate) fn check_equivalent(
                 (value_text(current), value_text(received))
             }
             (Some(value), None) | (None, Some(value)) => {
+                // A queue without the argument is a classic queue.
                 if *argument == "x-queue-type" && value.as_str() == Some("classic") {
                     continue;
                 }
+                // RabbitMQ names the type of a value only if the other one is missing.
                 let text = format!(
                     "the value '{}' of type '{}'",
                     bare_text(value),
@@ -37,15 +40,17 @@ pub(crate) fn check_equivalent(
             }
         };
         return Err(Refusal::precondition_failed(format!(
-            "inequivalent arg '{argument}' for {what}: received {received_text} but current is {current_text}"
+            "inequivalent arg '{argument}' for {what}: \
+             received {received_text} but current is {current_text}"
         )));
     }
     Ok(())
 }
 
-/// The width of a number does not matter.
+/// Whether two values are equal. Numbers are compared without their widths.
 fn is_same(current: &HeaderValue, received: &HeaderValue) -> bool {
     let number = |value: &HeaderValue| match value {
+        // RabbitMQ compares the bare numbers, and a timestamp is one of them.
         HeaderValue::Timestamp(seconds) => Some(i128::from(*seconds)),
         other => other.as_i64().map(i128::from),
     };
@@ -75,7 +80,7 @@ fn bare_text(value: &HeaderValue) -> String {
     }
 }
 
-/// A type as RabbitMQ names it.
+/// The name of a type in RabbitMQ's texts.
 pub(crate) fn type_name(value: &HeaderValue) -> &'static str {
     match value {
         HeaderValue::Bool(_) => "bool",

@@ -1,21 +1,25 @@
-//! Everything a broker knows. Operations go in with the time; what clients shall hear comes out as effects.
+//! The pure model of a broker: operations go in with their time, and what clients receive comes out
+//! as effects.
+//!
+//! [`BrokerState`] holds everything. Its methods are in one file for each kind of operation; the
+//! types it is made of know nothing of it. An operation marks the queues it touches as dirty and
+//! ends with [`run_to_quiescence`](BrokerState::run_to_quiescence), which serves them.
 
 pub(crate) mod arguments;
 pub(crate) mod channel;
 pub(crate) mod dead_letter;
 pub(crate) mod equivalence;
 pub(crate) mod exchange;
+pub(crate) mod ids;
 pub(crate) mod message;
 pub(crate) mod profile;
 pub(crate) mod queue;
-pub(crate) mod queue_cache;
 pub(crate) mod ready;
 pub(crate) mod refusal;
 
 mod consume;
 pub(crate) mod declare;
-mod expire;
-mod lost;
+mod lifecycle;
 pub(crate) mod policy;
 pub(crate) mod publish;
 pub(crate) mod settle;
@@ -24,39 +28,13 @@ use crate::message::delivery::{Delivery, Returned};
 use crate::transport::Confirm;
 use channel::Channel;
 use exchange::Exchange;
+use ids::{ChannelId, ConsumerId, LinkId, Moment};
 use profile::Profile;
 use queue::Queue;
 use refusal::Refusal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Instant;
 
-macro_rules! ids {
-    ($($(#[$doc:meta])* $name:ident),+) => {
-        $($(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub(crate) struct $name(pub(super) u64);)+
-    };
-}
-
-ids!(
-    /// One connection.
-    LinkId,
-    /// One channel, of all connections.
-    ChannelId,
-    /// One consumer, of all channels.
-    ConsumerId,
-    /// One life of a queue: the same name declared again is another queue.
-    QueueId
-);
-
-/// The time of an operation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
-    pub(crate) now: Instant,
-    pub(crate) epoch_millis: i64,
-}
-
-/// What a client hears.
+/// What a client receives.
 #[derive(Debug)]
 pub(crate) enum Effect {
     Deliver {
@@ -82,34 +60,36 @@ pub(crate) enum Effect {
 /// How the next confirms are falsified.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ConfirmFaults {
-    /// So many publishes are nacked and not stored.
+    /// The number of publishes that are nacked and not stored.
     pub(crate) nack: usize,
-    /// So many publishes are stored and never confirmed.
+    /// The number of publishes that are stored and never confirmed.
     pub(crate) lose: usize,
 }
 
-/// A broker's memory.
+/// The state of a broker.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct BrokerState {
     pub(crate) profile: Profile,
     pub(crate) exchanges: BTreeMap<String, Exchange>,
     pub(crate) queues: BTreeMap<String, Queue>,
     /// Queues on a node that is down.
-    lost: BTreeMap<String, Queue>,
-    /// Later ones go before earlier ones.
+    lost_queues: BTreeMap<String, Queue>,
+    /// In the order in which they were set; later ones take precedence.
     policies: Vec<policy::Policy>,
     pub(crate) channels: BTreeMap<ChannelId, Channel>,
     pub(crate) faults: ConfirmFaults,
-    /// From a stop until quorum queues have leaders again: what is dead-lettered to them meanwhile is dropped.
+    /// Set from a stop until quorum queues have leaders again. Dead letters to them are dropped
+    /// meanwhile.
     is_leaderless: bool,
     effects: Vec<Effect>,
-    /// Queues that may have something to hand out or to drop.
-    stirred: BTreeSet<String>,
-    letters: VecDeque<publish::Letter>,
+    /// Queues that may have something to deliver or to drop.
+    dirty: BTreeSet<String>,
+    /// Dead letters that are not yet routed, oldest first.
+    dead_letters: VecDeque<publish::DeadLetter>,
     last_id: u64,
 }
 
-impl State {
+impl BrokerState {
     pub(crate) fn new(profile: Profile) -> Self {
         let exchanges = Exchange::predeclared().into_iter();
         Self {
@@ -118,19 +98,20 @@ impl State {
                 .map(|exchange| (exchange.name.clone(), exchange))
                 .collect(),
             queues: BTreeMap::new(),
-            lost: BTreeMap::new(),
+            lost_queues: BTreeMap::new(),
             policies: Vec::new(),
             channels: BTreeMap::new(),
             faults: ConfirmFaults::default(),
             is_leaderless: false,
             effects: Vec::new(),
-            stirred: BTreeSet::new(),
-            letters: VecDeque::new(),
+            dirty: BTreeSet::new(),
+            dead_letters: VecDeque::new(),
             last_id: 0,
         }
     }
 
-    fn id(&mut self) -> u64 {
+    /// The next number. All kinds of ids share one sequence, so none of them is zero.
+    fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
     }
@@ -140,11 +121,11 @@ impl State {
     }
 
     pub(crate) fn open_link(&mut self) -> LinkId {
-        LinkId(self.id())
+        LinkId(self.next_id())
     }
 
     pub(crate) fn open_channel(&mut self, link: LinkId) -> ChannelId {
-        let channel = ChannelId(self.id());
+        let channel = ChannelId(self.next_id());
         self.channels.insert(channel, Channel::new(link));
         channel
     }
@@ -157,7 +138,7 @@ impl State {
             .collect()
     }
 
-    /// Ends a link and its channels; what is exclusive to it goes with it.
+    /// Ends a connection with its channels and its exclusive queues.
     pub(crate) fn end_link(&mut self, link: LinkId, at: Moment) {
         let channels = self.channels_of(link);
         self.end_channels(&channels, at);
@@ -170,10 +151,10 @@ impl State {
         for queue in exclusive {
             self.remove_queue(&queue);
         }
-        self.settle_down(at);
+        self.run_to_quiescence(at);
     }
 
-    /// Ends every link that there is.
+    /// Ends every connection.
     pub(crate) fn end_all_links(&mut self, at: Moment) {
         let links: BTreeSet<LinkId> = self.channels.values().map(|channel| channel.link).collect();
         for link in links {
@@ -181,10 +162,10 @@ impl State {
         }
     }
 
-    /// Ends a channel: what it has not settled goes back.
+    /// Ends a channel and requeues its unsettled messages.
     pub(crate) fn end_channel(&mut self, channel: ChannelId, at: Moment) {
         self.end_channels(&[channel], at);
-        self.settle_down(at);
+        self.run_to_quiescence(at);
     }
 
     fn queue(&self, name: &str) -> Result<&Queue, Refusal> {
@@ -193,11 +174,11 @@ impl State {
             .ok_or_else(|| Refusal::not_found(format!("no {}", refusal::queue(name))))
     }
 
-    /// The queue, if this link may use it.
+    /// The queue, unless it is exclusive to another connection than `link`.
     fn open_queue(&mut self, name: &str, link: Option<LinkId>) -> Result<&mut Queue, Refusal> {
         let owner = self.queue(name)?.owner;
         if owner.is_some() && owner != link {
-            return Err(locked(name));
+            return Err(Refusal::locked_queue(name));
         }
         self.queues
             .get_mut(name)
@@ -210,7 +191,7 @@ impl State {
             .ok_or_else(|| Refusal::not_found(format!("no {}", refusal::exchange(name))))
     }
 
-    /// A channel that is still there; the callers hold one.
+    /// The channel. Callers execute operations of open channels only, so it exists.
     fn channel(&mut self, channel: ChannelId) -> Result<&mut Channel, Refusal> {
         self.channels
             .get_mut(&channel)
@@ -220,12 +201,4 @@ impl State {
     fn link_of(&self, channel: ChannelId) -> Option<LinkId> {
         self.channels.get(&channel).map(|channel| channel.link)
     }
-}
-
-fn locked(queue: &str) -> Refusal {
-    Refusal::resource_locked(format!(
-        "cannot obtain exclusive access to locked {}. It could be originally declared on another connection or the \
-         exclusive property value does not match that of the original declaration.",
-        refusal::queue(queue)
-    ))
 }

@@ -1,11 +1,12 @@
-//! Policies: what an operator lays over the arguments of queues.
+//! Policies, which an operator sets over the arguments of queues.
 
+use super::ids::Moment;
 use super::refusal::Refusal;
-use super::{Moment, State, arguments};
+use super::{BrokerState, arguments};
 use crate::message::headers::{HeaderValue, Headers};
 use std::fmt;
 
-/// What a policy may define.
+/// The keys that a policy may define.
 const KEYS: &[&str] = &[
     "message-ttl",
     "expires",
@@ -17,7 +18,7 @@ const KEYS: &[&str] = &[
     "delivery-limit",
 ];
 
-/// A policy over the queues of some names.
+/// A policy for the queues whose names it applies to.
 pub(crate) struct Policy {
     pub(crate) name: String,
     pub(crate) applies: Box<dyn Fn(&str) -> bool + Send + Sync>,
@@ -34,6 +35,7 @@ impl fmt::Debug for Policy {
 }
 
 impl Policy {
+    /// Fails when the definition has an unknown key.
     fn check(&self) -> Result<(), Refusal> {
         let mut keys = self.definition.iter().map(|(key, _)| key);
         match keys.find(|key| !KEYS.contains(key)) {
@@ -44,7 +46,8 @@ impl Policy {
         }
     }
 
-    /// The arguments as they count under it: the smaller number, and otherwise what the queue was declared with.
+    /// The arguments under this policy: the smaller of two numbers, and otherwise the queue's own
+    /// value.
     fn over(&self, arguments: &Headers) -> Headers {
         let mut all = arguments.clone();
         for (key, value) in self.definition.iter() {
@@ -62,8 +65,8 @@ impl Policy {
     }
 }
 
-impl State {
-    /// Sets a policy in place of the one of that name.
+impl BrokerState {
+    /// Sets a policy, and replaces the one of its name.
     pub(crate) fn set_policy(&mut self, policy: Policy, at: Moment) -> Result<(), Refusal> {
         policy.check()?;
         self.policies.retain(|other| other.name != policy.name);
@@ -82,10 +85,10 @@ impl State {
         for queue in queues {
             self.apply_policy(&queue, at);
         }
-        self.settle_down(at);
+        self.run_to_quiescence(at);
     }
 
-    /// Lays the policy over a queue that is the last of those that apply to it.
+    /// Gives a queue the settings of the last policy that applies to it.
     pub(crate) fn apply_policy(&mut self, name: &str, at: Moment) {
         let Some(queue) = self.queues.get_mut(name) else {
             return;
@@ -93,6 +96,7 @@ impl State {
         let policy = self.policies.iter().rev();
         let policy = policy.clone().find(|policy| (policy.applies)(name));
         let name_of_policy = policy.map(|policy| policy.name.clone());
+        // Without a policy before and now, the settings cannot have changed.
         if queue.policy.is_none() && name_of_policy.is_none() {
             return;
         }
@@ -101,11 +105,12 @@ impl State {
             None => queue.arguments.clone(),
         };
         let settings = arguments::settings(queue.kind, &arguments, queue.profile);
+        // A changed expiry counts from now on.
         if settings.expires != queue.settings.expires {
             queue.last_used = at.now;
         }
         queue.policy = name_of_policy;
         queue.settings = settings;
-        self.stir(name);
+        self.mark_dirty(name);
     }
 }

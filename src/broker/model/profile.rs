@@ -1,10 +1,12 @@
-//! Which RabbitMQ the broker behaves like.
+//! The version of RabbitMQ whose behaviour a broker has.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The version of RabbitMQ that an embedded broker behaves like, where versions differ: the delivery limit of quorum queues,
-/// where they put what comes back, their priorities, and whether an `x-death` header that a client sent counts.
+/// The version of RabbitMQ that an embedded broker follows where versions differ.
+///
+/// They differ in the delivery limit of quorum queues, where quorum queues requeue messages, their
+/// priorities, and whether an `x-death` header that a client published counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Profile {
@@ -16,7 +18,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// How often a quorum queue hands a message out again when it does not say so itself.
+    /// The default delivery limit of a quorum queue.
     pub(crate) fn delivery_limit(self) -> Option<u64> {
         match self {
             Self::V3_10 => None,
@@ -24,7 +26,7 @@ impl Profile {
         }
     }
 
-    /// The largest body, in bytes.
+    /// The maximum size of a body, in bytes.
     pub(crate) fn max_message_size(self) -> usize {
         match self {
             Self::V3_10 => 128 << 20,
@@ -61,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_is_named_by_its_version() {
+    fn profile_parses_from_its_version() {
         for profile in [Profile::V3_10, Profile::V4_0] {
             assert_eq!(profile.to_string().parse(), Ok(profile));
         }

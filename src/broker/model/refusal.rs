@@ -1,6 +1,6 @@
-//! Why RabbitMQ closes a channel or a connection, in its own words.
+//! The errors with which RabbitMQ closes a channel or a connection, in its own words.
 
-/// Why the broker closes a channel, or the connection.
+/// The reason for which the broker closes a channel or a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// AMQP's reply code.
@@ -30,11 +30,17 @@ impl Refusal {
         Self::new(540, "NOT_IMPLEMENTED", why.as_ref())
     }
 
-    pub(crate) fn internal_error(why: impl AsRef<str>) -> Self {
-        Self::new(541, "INTERNAL_ERROR", why.as_ref())
+    /// The refusal to use a queue that is exclusive to another connection.
+    pub(crate) fn locked_queue(name: &str) -> Self {
+        Self::resource_locked(format!(
+            "cannot obtain exclusive access to locked {}. It could be originally declared on \
+             another connection or the exclusive property value does not match that of the \
+             original declaration.",
+            queue(name)
+        ))
     }
 
-    /// A code that a test asked for.
+    /// A refusal with a code that a test chose.
     pub(crate) fn with_code(code: u16, why: &str) -> Self {
         let name = match code {
             403 => "ACCESS_REFUSED",
@@ -47,25 +53,25 @@ impl Refusal {
         Self::new(code, name, why)
     }
 
-    /// Whether it ends the connection. AMQP has two kinds of codes; those of the other kind end a channel.
+    /// Whether the code is hard and closes the connection; soft codes close a channel.
     pub(crate) fn ends_link(&self) -> bool {
         matches!(self.code, 320 | 402 | 501..=506 | 530 | 540 | 541)
     }
 
     fn new(code: u16, name: &str, why: &str) -> Self {
         let mut text = format!("{name} - {why}");
-        // A reply text is a short string.
+        // The reply text is a short string, of at most 255 bytes.
         text.truncate(text.floor_char_boundary(255));
         Self { code, text }
     }
 }
 
-/// A queue as RabbitMQ names it.
+/// The name of a queue in RabbitMQ's texts.
 pub(crate) fn queue(name: &str) -> String {
     format!("queue '{name}' in vhost '/'")
 }
 
-/// An exchange as RabbitMQ names it.
+/// The name of an exchange in RabbitMQ's texts.
 pub(crate) fn exchange(name: &str) -> String {
     format!("exchange '{name}' in vhost '/'")
 }
@@ -75,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_to_what_a_frame_can_say() {
+    fn text_is_truncated_to_a_short_string() {
         let refusal = Refusal::not_found("ä".repeat(200));
         assert_eq!(refusal.text.len(), 254, "the last ä does not fit");
     }

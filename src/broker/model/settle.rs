@@ -1,55 +1,54 @@
-//! Settling what was handed out, and taking back what a channel leaves behind.
+//! Settling deliveries, and requeueing the unsettled messages of a channel that ends.
 
+use super::BrokerState;
 use super::arguments::QueueKind;
 use super::channel::Unacked;
-use super::dead_letter::Reason;
+use super::dead_letter::DeathReason;
+use super::ids::{ChannelId, ConsumerId, Moment};
 use super::profile::Profile;
 use super::queue::PutBack;
 use super::refusal::Refusal;
-use super::{ChannelId, ConsumerId, Moment, State};
 use std::collections::BTreeSet;
 
-/// What a client says about a delivery.
+/// How a client settles a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Settlement {
     Ack,
     Requeue,
     Discard,
 }
 
-impl State {
+impl BrokerState {
+    /// Settles one delivery, or with `multiple` all up to it.
     pub(crate) fn settle(
         &mut self,
         channel: ChannelId,
         tag: u64,
         multiple: bool,
-        verdict: Verdict,
+        settlement: Settlement,
         at: Moment,
     ) -> Result<(), Refusal> {
-        let stalled = self.stalled();
+        // Only consumers that were full before the settlement return to a line.
         let full = self.channel(channel)?.full_consumers();
         let settled = self.channel(channel)?.settle(tag, multiple)?;
         for consumer in full {
             self.rejoin(channel, consumer);
         }
-        match verdict {
-            Verdict::Requeue => self.take_back(channel, settled, false),
-            Verdict::Ack | Verdict::Discard => {
+        match settlement {
+            Settlement::Requeue => self.requeue(settled, false),
+            Settlement::Ack | Settlement::Discard => {
                 for unacked in settled {
-                    let queue = unacked.queue_name.clone();
-                    self.let_go(unacked, verdict == Verdict::Discard);
-                    // A queue that is told of a settled message only looks whether a consumer has room again.
-                    if !stalled.contains(&queue) {
-                        self.stir(&queue);
-                    }
+                    // The consumer has room again, so its queue may have something to deliver.
+                    self.mark_dirty(&unacked.queue_name);
+                    self.complete(unacked, settlement == Settlement::Discard);
                 }
             }
         }
-        self.settle_down(at);
+        self.run_to_quiescence(at);
         Ok(())
     }
 
-    /// Puts a consumer that was full, and is so no more, at the end of its queue's line.
+    /// Moves a consumer that was full, and has room again, to the end of its queue's line.
     fn rejoin(&mut self, channel: ChannelId, consumer: ConsumerId) {
         let Self {
             queues, channels, ..
@@ -63,27 +62,30 @@ impl State {
         }
     }
 
-    fn let_go(&mut self, unacked: Unacked, rejected: bool) {
+    /// Ends the stay of a message in its queue. A rejected message is dead-lettered.
+    fn complete(&mut self, unacked: Unacked, rejected: bool) {
         let Unacked {
             queue: id,
             queue_name: name,
-            mut entry,
+            mut queued,
             ..
         } = unacked;
+        // The queue may have been deleted and declared again since the delivery.
         let Some(queue) = self.queues.get_mut(&name).filter(|queue| queue.id == id) else {
             return;
         };
         queue.unacked = queue.unacked.saturating_sub(1);
         if rejected {
             if queue.kind == QueueKind::Quorum && queue.profile == Profile::V4_0 {
-                entry.failed += 1;
+                queued.failed += 1;
             }
-            self.bury(&name, entry, Reason::Rejected);
+            self.dead_letter(&name, queued, DeathReason::Rejected);
         }
     }
 
-    /// Puts messages back where they came from, all of them before any is handed out again or dropped by a classic queue.
-    fn take_back(&mut self, channel: ChannelId, unacked: Vec<Unacked>, failed: bool) {
+    /// Requeues messages. All of them are back before a queue delivers one again, or a classic
+    /// queue drops one.
+    fn requeue(&mut self, unacked: Vec<Unacked>, failed: bool) {
         let mut classic = BTreeSet::new();
         for unacked in unacked {
             let name = unacked.queue_name;
@@ -97,28 +99,30 @@ impl State {
             if queue.kind == QueueKind::Classic {
                 classic.insert(name.clone());
             }
-            if let PutBack::Spent(entry) = queue.put_back(unacked.entry, failed) {
-                queue.spent.push(entry);
-                self.credit_twice(channel, unacked.consumer);
+            if let PutBack::OverDeliveryLimit(queued) = queue.put_back(unacked.queued, failed) {
+                queue.over_delivery_limit.push(queued);
             }
-            self.stir(&name);
+            self.mark_dirty(&name);
         }
         for name in classic {
             self.drop_over_limit(&name);
-            self.look_at_head(&name);
+            self.schedule_head_check(&name);
         }
     }
 
-    /// Ends channels at once, so that none of them is handed what another one leaves behind. A channel tells the classic queues
-    /// that it consumes from, and waits for them; the others see that it is gone, after what those have dead-lettered.
+    /// Ends channels together, so that none of them receives what another one requeues.
+    ///
+    /// A channel of RabbitMQ cancels its consumers of classic queues and waits for it; quorum
+    /// queues notice that the channel is gone. So the former requeue and dead-letter before the
+    /// latter.
     pub(crate) fn end_channels(&mut self, ids: &[ChannelId], at: Moment) {
         let ended: Vec<_> = ids
             .iter()
-            .filter_map(|id| self.channels.remove_entry(id))
+            .filter_map(|id| self.channels.remove(id))
             .collect();
-        let (told, others): (BTreeSet<String>, BTreeSet<String>) = ended
+        let (classic, others): (BTreeSet<String>, BTreeSet<String>) = ended
             .iter()
-            .flat_map(|(_, channel)| channel.consumers.values())
+            .flat_map(|channel| channel.consumers.values())
             .map(|consumer| consumer.queue.clone())
             .partition(|name| {
                 let queue = self.queues.get(name);
@@ -127,37 +131,27 @@ impl State {
         for id in ids {
             self.forget_publisher(*id);
         }
-        self.leave_all(&told, ids, at);
+        self.remove_consumers_of(ids, &classic, at);
         let mut rest = Vec::new();
-        for (id, channel) in ended {
+        for channel in ended {
             let unacked = channel.into_unacked(self.profile).into_iter();
-            let (first, later) = unacked.partition(|unacked| told.contains(&unacked.queue_name));
-            self.take_back(id, first, true);
-            rest.push((id, later));
+            let (first, later): (Vec<_>, Vec<_>) =
+                unacked.partition(|unacked| classic.contains(&unacked.queue_name));
+            self.requeue(first, true);
+            rest.push(later);
         }
-        self.settle_down(at);
-        self.leave_all(&others, ids, at);
-        for (id, later) in rest {
-            self.take_back(id, later, true);
+        self.run_to_quiescence(at);
+        self.remove_consumers_of(ids, &others, at);
+        for later in rest {
+            self.requeue(later, true);
         }
     }
 
-    /// Takes the consumers of these channels off the queues.
-    fn leave_all(&mut self, queues: &BTreeSet<String>, ids: &[ChannelId], at: Moment) {
+    /// Removes the consumers of these channels from the queues.
+    fn remove_consumers_of(&mut self, ids: &[ChannelId], queues: &BTreeSet<String>, at: Moment) {
         for queue in queues {
-            self.leave(queue, |(channel, _)| ids.contains(channel), at);
-            self.stir(queue);
-        }
-    }
-
-    /// 3.x counts what has come back too often twice, as come back and as dropped: the consumer is handed one more than its
-    /// prefetch from then on.
-    fn credit_twice(&mut self, channel: ChannelId, consumer: Option<ConsumerId>) {
-        let channel = self.channels.get_mut(&channel);
-        if self.profile == Profile::V3_10
-            && let (Some(channel), Some(consumer)) = (channel, consumer)
-        {
-            channel.credit(consumer);
+            self.remove_consumers(queue, |(channel, _)| ids.contains(channel), at);
+            self.mark_dirty(queue);
         }
     }
 

@@ -1,6 +1,8 @@
-//! The client's end of a link: what it has sent that nobody has read yet, and where what it receives goes.
+//! One connection as the broker holds it: the requests that are not read yet, and the channels over
+//! which the client receives.
 
-use crate::broker::model::{ChannelId, ConsumerId, Effect};
+use crate::broker::model::Effect;
+use crate::broker::model::ids::{ChannelId, ConsumerId};
 use crate::message::delivery::{Delivery, Outgoing, Returned};
 use crate::time::instant::monotonic;
 use crate::topology::declaration::Declaration;
@@ -11,14 +13,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// One thing that a client asks for, or tells.
+/// What a client asks for: an AMQP method, or the end of its connection.
 #[derive(Debug)]
 pub(crate) enum Operation {
     Connect,
     OpenChannel,
     CloseChannel,
     CloseLink,
-    /// The client is gone without a word.
+    /// The client's side is gone without a close handshake.
     Vanish,
     Declare(Declaration),
     Check(Declaration),
@@ -41,29 +43,31 @@ pub(crate) enum Operation {
     Publish(Box<Outgoing>),
 }
 
-/// The broker's answer.
+/// The reply to an operation.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum Reply {
     Done,
-    Channel(ChannelId, Ending),
+    Channel(ChannelId, CloseReason),
     Consumer(ConsumerId, Receiver<Incoming>),
     Confirms(Receiver<Confirm>, Receiver<Returned>),
     Count(usize),
     Fetched(Option<Box<Delivery>>),
 }
 
-/// Whom the answer goes to; nobody waits for that of a publish or an acknowledgement.
-pub(crate) type Reply = Sender<Result<Answer, Failure>>;
+/// Receives the reply of an operation. Dropping it without a reply ends the caller's wait.
+pub(crate) type ReplySender = Sender<Result<Reply, Failure>>;
 
-/// An operation in the order of all links.
+/// An operation in the inbox of its connection.
 #[derive(Debug)]
 pub(crate) struct Request {
+    /// Its place in the order of all connections.
     pub(crate) number: u64,
-    /// Not read before this, in real time; at once when there is none.
+    /// The request is not read before this real time; none without a latency.
     pub(crate) readable_at: Option<Instant>,
     pub(crate) channel: Option<ChannelId>,
     pub(crate) operation: Operation,
-    pub(crate) reply: Option<Reply>,
+    /// None for operations without a reply, such as publishes and acknowledgements.
+    pub(crate) reply: Option<ReplySender>,
 }
 
 impl Request {
@@ -73,21 +77,24 @@ impl Request {
     }
 }
 
-/// Why a channel or link is gone, as its owner finds out.
+/// Why a channel or connection is closed; shared by the hub, which sets it, and the client.
+///
+/// Its lock is taken under the hub's lock or alone, and held for one access.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ending(Arc<Mutex<Option<Failure>>>);
+pub(crate) struct CloseReason(Arc<Mutex<Option<Failure>>>);
 
-impl Ending {
+impl CloseReason {
+    /// Sets the reason; the first one stays.
     pub(crate) fn set(&self, failure: Failure) {
         self.0.lock().get_or_insert(failure);
     }
 
-    /// The reason. The broker's refusal is told once: after that the channel is just gone.
+    /// The reason. A refusal by the broker is reported once; after that the channel is just closed.
     pub(crate) fn take(&self) -> Option<Failure> {
-        let mut ending = self.0.lock();
-        let told = ending.clone()?;
+        let mut close_reason = self.0.lock();
+        let told = close_reason.clone()?;
         if matches!(told, Failure::Refused { .. }) {
-            *ending = Some(Failure::Lost(
+            *close_reason = Some(Failure::Lost(
                 "the broker has closed the channel".to_owned(),
             ));
         }
@@ -99,20 +106,22 @@ impl Ending {
     }
 }
 
-/// Where what a channel receives goes.
+/// The client's end of a channel, through which the hub sends to it.
 #[derive(Debug, Default)]
-pub(crate) struct Port {
-    pub(crate) ending: Ending,
+pub(crate) struct ClientChannel {
+    pub(crate) close_reason: CloseReason,
     confirms: Option<Sender<Confirm>>,
-    /// Confirms that wait for what else is read, so that one can stand for several.
-    confirmed: Vec<Confirm>,
-    /// The highest tag up to which everything has been confirmed.
+    /// Confirms that are held back until the readable requests are executed, so that one confirm
+    /// can cover several.
+    pending_confirms: Vec<Confirm>,
+    /// Every publish up to this tag has been confirmed.
     settled: u64,
     returns: Option<Sender<Returned>>,
     consumers: HashMap<ConsumerId, Sender<Incoming>>,
 }
 
-impl Port {
+impl ClientChannel {
+    /// Enters confirm mode, and returns the receivers of confirms and returns.
     pub(crate) fn confirm(&mut self) -> (Receiver<Confirm>, Receiver<Returned>) {
         let (confirms, confirmed) = unbounded();
         let (returns, returned) = unbounded();
@@ -121,20 +130,21 @@ impl Port {
         (confirmed, returned)
     }
 
+    /// Adds a consumer, and returns the receiver of its deliveries.
     pub(crate) fn consume(&mut self, consumer: ConsumerId) -> Receiver<Incoming> {
         let (sender, incoming) = unbounded();
         self.consumers.insert(consumer, sender);
         incoming
     }
 
-    /// Answers a cancel.
+    /// Replies to a cancel.
     pub(crate) fn cancelled(&mut self, consumer: ConsumerId) {
         if let Some(sender) = self.consumers.remove(&consumer) {
             let _ = sender.send(Incoming::CancelOk);
         }
     }
 
-    /// Sends; a receiver that was dropped has nobody behind it any more.
+    /// Sends an effect. A receiver that was dropped is ignored.
     fn send(&mut self, effect: Effect) {
         match effect {
             Effect::Deliver {
@@ -149,7 +159,7 @@ impl Port {
                     let _ = sender.send(Incoming::Cancelled);
                 }
             }
-            Effect::Confirm { confirm, .. } => self.confirmed.push(confirm),
+            Effect::Confirm { confirm, .. } => self.pending_confirms.push(confirm),
             Effect::Return { returned, .. } => {
                 if let Some(returns) = &self.returns {
                     let _ = returns.send(returned);
@@ -158,10 +168,14 @@ impl Port {
         }
     }
 
-    /// Sends the confirms. As RabbitMQ does, one stands for all that come in a row with nothing open before them.
+    /// Sends the pending confirms. As in RabbitMQ, one confirm with `multiple` covers a run of them
+    /// that follows only confirmed publishes.
     fn send_confirms(&mut self) {
-        let mut confirmed = std::mem::take(&mut self.confirmed).into_iter().peekable();
+        let mut confirmed = std::mem::take(&mut self.pending_confirms)
+            .into_iter()
+            .peekable();
         while let Some(mut confirm) = confirmed.next() {
+            // A confirm with `multiple` must not cover a tag before it that is still open.
             if confirm.tag == self.settled + 1 {
                 self.settled = confirm.tag;
                 while let Some(next) =
@@ -180,56 +194,58 @@ impl Port {
         }
     }
 
-    /// The last that is heard of the channel.
+    /// Closes the channel on the client's side.
     pub(crate) fn end(mut self, failure: &Failure) {
+        // Confirms that were held back precede the close.
         self.send_confirms();
-        self.ending.set(failure.clone());
+        self.close_reason.set(failure.clone());
         for sender in self.consumers.into_values() {
             let _ = sender.send(Incoming::Ended(failure.clone()));
         }
     }
 }
 
-/// One link, as the broker holds it.
+/// One connection, as the broker holds it.
 #[derive(Debug)]
-pub(crate) struct Wire {
-    /// Read in order, unless the broker is frozen or does not read this link.
+pub(crate) struct ServerConnection {
+    /// Requests in the order in which they are read.
     pub(crate) inbox: VecDeque<Request>,
-    /// Whose answers were lost on the way.
-    pub(crate) unanswered: Vec<Reply>,
-    /// The client's end; none once it has gone.
-    pub(crate) client: Option<Client>,
-    /// The broker does not read it until the alarm is over.
+    /// The senders of the replies that a muted broker lost. Their callers wait until the connection
+    /// ends.
+    pub(crate) unanswered: Vec<ReplySender>,
+    /// None once the client's side is gone.
+    pub(crate) client: Option<ClientEnd>,
+    /// Not read until the alarm is cleared.
     pub(crate) blocked: bool,
-    /// Has got through the handshake.
+    /// Whether the handshake is done.
     pub(crate) open: bool,
-    /// How often the broker shows that it is there; zero is never.
+    /// The heartbeat interval; zero is none.
     pub(crate) heartbeat: Duration,
 }
 
-/// What only a client that is still there has.
+/// The client's side of a connection.
 #[derive(Debug)]
-pub(crate) struct Client {
-    pub(crate) ports: HashMap<ChannelId, Port>,
+pub(crate) struct ClientEnd {
+    pub(crate) channels: HashMap<ChannelId, ClientChannel>,
     pub(crate) events: Sender<LinkEvent>,
-    pub(crate) ending: Ending,
+    pub(crate) close_reason: CloseReason,
     pub(crate) activity: Activity,
 }
 
-impl Wire {
+impl ServerConnection {
     pub(crate) fn new(
         events: Sender<LinkEvent>,
-        ending: Ending,
+        close_reason: CloseReason,
         activity: Activity,
         heartbeat: Duration,
     ) -> Self {
         Self {
             inbox: VecDeque::new(),
             unanswered: Vec::new(),
-            client: Some(Client {
-                ports: HashMap::new(),
+            client: Some(ClientEnd {
+                channels: HashMap::new(),
                 events,
-                ending,
+                close_reason,
                 activity,
             }),
             blocked: false,
@@ -238,8 +254,8 @@ impl Wire {
         }
     }
 
-    /// Whether its client has missed two heartbeats.
-    pub(crate) fn is_given_up(&self) -> bool {
+    /// Whether the client has missed two heartbeats.
+    pub(crate) fn has_missed_heartbeats(&self) -> bool {
         let silence = self
             .client
             .as_ref()
@@ -247,32 +263,35 @@ impl Wire {
         !self.heartbeat.is_zero() && silence.is_some_and(|silence| silence >= self.heartbeat * 2)
     }
 
-    pub(crate) fn port(&mut self, channel: ChannelId) -> Option<&mut Port> {
-        self.client.as_mut()?.ports.get_mut(&channel)
+    pub(crate) fn client_channel(&mut self, channel: ChannelId) -> Option<&mut ClientChannel> {
+        self.client.as_mut()?.channels.get_mut(&channel)
     }
 
     pub(crate) fn send(&mut self, channel: ChannelId, effect: Effect) {
         self.note_sent();
-        if let Some(port) = self.port(channel) {
-            port.send(effect);
+        if let Some(client_channel) = self.client_channel(channel) {
+            client_channel.send(effect);
         }
     }
 
-    /// Nothing more is read now: what was held back goes out.
+    /// Sends the confirms that were held back.
     pub(crate) fn flush(&mut self) {
         if let Some(client) = &mut self.client {
-            client.ports.values_mut().for_each(Port::send_confirms);
+            client
+                .channels
+                .values_mut()
+                .for_each(ClientChannel::send_confirms);
         }
     }
 
-    pub(crate) fn tell(&self, event: LinkEvent) {
+    pub(crate) fn send_event(&self, event: LinkEvent) {
         if let Some(client) = &self.client {
             client.activity.note_read();
             let _ = client.events.send(event);
         }
     }
 
-    /// What the broker sends is what the client reads.
+    /// Notes that the client has received something.
     pub(crate) fn note_sent(&self) {
         if let Some(client) = &self.client {
             client.activity.note_read();
@@ -280,24 +299,26 @@ impl Wire {
     }
 
     /// Closes a channel on the client's side.
-    pub(crate) fn close_port(&mut self, channel: ChannelId, failure: &Failure) {
+    pub(crate) fn close_channel(&mut self, channel: ChannelId, failure: &Failure) {
         if let Some(client) = &mut self.client
-            && let Some(port) = client.ports.remove(&channel)
+            && let Some(client_channel) = client.channels.remove(&channel)
         {
-            port.end(failure);
+            client_channel.end(failure);
         }
     }
 
-    /// The client's end is gone: it hears nothing more, and every call returns. What it has sent is still there.
-    pub(crate) fn cut(&mut self, why: &str) {
+    /// Cuts the client's side off: it receives nothing more, and its calls return. Requests that it
+    /// has sent stay.
+    pub(crate) fn disconnect(&mut self, why: &str) {
         let Some(client) = self.client.take() else {
             return;
         };
         let failure = Failure::Lost(why.to_owned());
-        client.ending.set(failure.clone());
+        client.close_reason.set(failure.clone());
+        // Dropping the senders of replies ends the waits of their callers.
         self.unanswered.clear();
-        for port in client.ports.into_values() {
-            port.end(&failure);
+        for client_channel in client.channels.into_values() {
+            client_channel.end(&failure);
         }
         for request in &mut self.inbox {
             request.reply = None;

@@ -1,7 +1,13 @@
-//! What the comparison with real brokers has brought to light.
+//! Regression tests for differences from RabbitMQ that the comparison with it has found.
 
-use super::*;
+use super::{
+    broker, broker_of, channel, code, delivery, dial, event, exclusive, incoming, message, publish,
+    queue, quorum, text, with,
+};
+use crate::broker::{Broker, Profile};
+use crate::message::headers::{HeaderValue, Headers};
 use crate::topology::declaration::ExchangeKind;
+use crate::transport::{Failure, Incoming};
 
 fn texts(broker: &Broker, queue: &str) -> Vec<String> {
     let messages = broker.messages(queue);
@@ -12,7 +18,7 @@ fn texts(broker: &Broker, queue: &str) -> Vec<String> {
 }
 
 #[test]
-fn unbinding_what_is_not_there_is_no_error() {
+fn unbinding_a_missing_binding_is_no_error() {
     let broker = broker();
     broker.unbind("q", "x", "k", &Headers::new()).unwrap();
     let mut link = dial(&broker);
@@ -23,7 +29,7 @@ fn unbinding_what_is_not_there_is_no_error() {
 }
 
 #[test]
-fn a_binding_is_looked_at_before_the_owner_of_its_queue() {
+fn binding_arguments_are_checked_before_the_queue_owner() {
     let broker = broker();
     let mut link = dial(&broker);
     channel(&mut link).declare(&exclusive("q")).unwrap();
@@ -38,13 +44,14 @@ fn a_binding_is_looked_at_before_the_owner_of_its_queue() {
 }
 
 #[test]
-fn a_full_queue_takes_everything_back_before_it_drops_anything() {
+fn full_queue_requeues_everything_before_it_drops() {
     for (kind, dead) in [("classic", ["a", "b"]), ("quorum", ["b", "a"])] {
         assert_eq!(dropped_by(kind), dead, "{kind}");
     }
 }
 
-/// What a queue of that kind drops when a channel gives back "a" and "b", and only "c" is room for.
+/// The messages that a queue of length one drops when a channel ends with "a", "b" and "c"
+/// unsettled.
 fn dropped_by(kind: &'static str) -> Vec<String> {
     let broker = broker();
     let (mut dying, mut living) = (dial(&broker), dial(&broker));
@@ -69,7 +76,7 @@ fn dropped_by(kind: &'static str) -> Vec<String> {
 }
 
 #[test]
-fn a_consumer_that_was_full_goes_to_the_end_of_the_line() {
+fn consumer_with_room_again_rejoins_at_the_end() {
     for declaration in [queue("q"), quorum("q")] {
         let broker = broker();
         let mut link = dial(&broker);
@@ -84,7 +91,7 @@ fn a_consumer_that_was_full_goes_to_the_end_of_the_line() {
         let second = two.subscribe("q").unwrap();
         publish(&*one, "q", ["b", "c"]);
         assert_eq!(text(&delivery(&*second)), "b");
-        // Its turn came and went; "c" waits for whoever is free.
+        // The turn of the first consumer was skipped; "c" waits for the first one with room.
         two.ack(1, false).unwrap();
         assert_eq!(text(&delivery(&*second)), "c");
         two.ack(2, false).unwrap();
@@ -95,54 +102,31 @@ fn a_consumer_that_was_full_goes_to_the_end_of_the_line() {
 }
 
 #[test]
-fn in_3_10_a_message_that_came_back_too_often_makes_room_for_two() {
-    for (profile, handed_out) in [(Profile::V3_10, 2), (Profile::V4_0, 1)] {
-        let broker = broker_of(profile);
-        let mut link = dial(&broker);
-        let consuming = channel(&mut link);
-        let limited = [
-            ("x-queue-type", "quorum".into()),
-            ("x-delivery-limit", HeaderValue::I64(0)),
-        ];
-        consuming.declare(&with("q", limited)).unwrap();
-        consuming.set_prefetch(1).unwrap();
-        let subscription = consuming.subscribe("q").unwrap();
-        publish(&*consuming, "q", ["a"]);
-        let tag = delivery(&*subscription).tag;
-        consuming.nack(tag).unwrap();
-        publish(&*consuming, "q", ["b", "c", "d"]);
-        let handed = std::iter::from_fn(|| subscription.next()).count();
-        assert_eq!(handed, handed_out, "{profile}");
-    }
-}
-
-#[test]
-fn in_3_10_the_next_single_active_consumer_waits_for_something_to_happen() {
+fn cancel_hands_over_to_next_single_active_consumer() {
     for profile in [Profile::V3_10, Profile::V4_0] {
-        let broker = broker_of(profile);
-        let mut link = dial(&broker);
-        let consuming = channel(&mut link);
-        let single = [("x-single-active-consumer", true.into())];
-        consuming.declare(&with("q", single)).unwrap();
-        consuming.set_prefetch(1).unwrap();
-        let first = consuming.subscribe("q").unwrap();
-        let second = consuming.subscribe("q").unwrap();
-        publish(&*consuming, "q", ["a", "b"]);
-        delivery(&*first);
-        first.cancel().unwrap();
-        let is_handed_on = second.next().is_some();
-        assert_eq!(is_handed_on, profile == Profile::V4_0, "{profile}");
-        if !is_handed_on {
-            consuming.ack(1, false).unwrap();
-            assert!(second.next().is_none(), "that was no consumer's room");
-            channel(&mut link).subscribe("q").unwrap();
-            assert_eq!(text(&delivery(&*second)), "b");
+        for kind in ["classic", "quorum"] {
+            let broker = broker_of(profile);
+            let mut link = dial(&broker);
+            let consuming = channel(&mut link);
+            let single = [
+                ("x-queue-type", kind.into()),
+                ("x-single-active-consumer", true.into()),
+            ];
+            consuming.declare(&with("q", single)).unwrap();
+            consuming.set_prefetch(1).unwrap();
+            let first = consuming.subscribe("q").unwrap();
+            let second = consuming.subscribe("q").unwrap();
+            publish(&*consuming, "q", ["a", "b"]);
+            assert_eq!(text(&delivery(&*first)), "a");
+            assert!(second.next().is_none());
+            first.cancel().unwrap();
+            assert_eq!(text(&delivery(&*second)), "b", "{kind} on {profile}");
         }
     }
 }
 
 #[test]
-fn a_queue_hands_out_what_is_ready_before_its_own_dead_letter_is_back() {
+fn queue_delivers_before_its_own_dead_letter_returns() {
     let limit = ("x-max-length", HeaderValue::I64(1));
     let rejecting = ("x-overflow", "reject-publish".into());
     let priorities = ("x-max-priority", HeaderValue::I64(10));
@@ -173,12 +157,12 @@ fn a_queue_hands_out_what_is_ready_before_its_own_dead_letter_is_back() {
 }
 
 #[test]
-fn what_an_ending_channel_only_fetched_comes_back_after_what_its_consumers_make_dead_letters() {
+fn fetched_messages_return_after_dead_letters_of_consumers() {
     for profile in [Profile::V3_10, Profile::V4_0] {
         for kind in ["classic", "quorum"] {
             let broker = broker_of(profile);
             let mut link = dial(&broker);
-            let (ending, watching) = (channel(&mut link), channel(&mut link));
+            let (close_reason, watching) = (channel(&mut link), channel(&mut link));
             let of_kind = [("x-queue-type", kind.into())];
             watching.declare(&with("q0", of_kind)).unwrap();
             let to_other = [
@@ -188,12 +172,12 @@ fn what_an_ending_channel_only_fetched_comes_back_after_what_its_consumers_make_
             ];
             watching.declare(&with("q1", to_other)).unwrap();
             publish(&*watching, "q0", ["fetched"]);
-            ending.get("q0").unwrap().unwrap();
+            close_reason.get("q0").unwrap().unwrap();
             let watcher = watching.subscribe("q0").unwrap();
-            let consumer = ending.subscribe("q1").unwrap();
+            let consumer = close_reason.subscribe("q1").unwrap();
             publish(&*watching, "q1", ["consumed"]);
             delivery(&*consumer);
-            assert_eq!(code(&ending.get("missing").unwrap_err()), 404);
+            assert_eq!(code(&close_reason.get("missing").unwrap_err()), 404);
             let order = [(); 2].map(|()| text(&delivery(&*watcher)));
             assert_eq!(order, ["consumed", "fetched"], "{kind} on {profile}");
         }
@@ -201,7 +185,7 @@ fn what_an_ending_channel_only_fetched_comes_back_after_what_its_consumers_make_
 }
 
 #[test]
-fn an_error_of_the_hard_kind_ends_the_whole_link() {
+fn hard_error_closes_the_connection() {
     let broker = broker();
     let (mut one, mut other) = (dial(&broker), dial(&broker));
     let (asking, beside) = (channel(&mut one), channel(&mut one));
@@ -226,11 +210,11 @@ fn an_error_of_the_hard_kind_ends_the_whole_link() {
         Err(failure) if is_closed(&failure)
     ));
     assert!(event(&*one.link).is_err());
-    assert_eq!(elsewhere.count("q"), Ok(1), "what it held is back");
+    assert_eq!(elsewhere.count("q"), Ok(1), "its message is requeued");
 }
 
 #[test]
-fn channels_are_closed_with_their_link_by_a_code_of_the_hard_kind() {
+fn close_channels_with_hard_code_closes_connections() {
     let broker = broker();
     let mut dialled = dial(&broker);
     let (one, other) = (channel(&mut dialled), channel(&mut dialled));
@@ -246,66 +230,8 @@ fn channels_are_closed_with_their_link_by_a_code_of_the_hard_kind() {
     assert!(broker.connections().is_empty());
 }
 
-/// A channel uses a queue, which another client replaces by one of the other kind; whether the channel can publish to that.
-fn gets_on_with_the_next(profile: Profile, kind: &str, use_it: impl Fn(&dyn Channel)) -> bool {
-    let broker = broker_of(profile);
-    let declare = |kind: &str| {
-        let arguments = [("x-queue-type", kind)].into_iter().collect();
-        broker.declare_queue("q", &arguments).unwrap();
-    };
-    declare(kind);
-    let mut link = dial(&broker);
-    let (using, beside) = (channel(&mut link), channel(&mut link));
-    publish(&*beside, "q", ["first"]);
-    use_it(&*using);
-    broker.delete_queue("q");
-    declare(if kind == "quorum" {
-        "classic"
-    } else {
-        "quorum"
-    });
-    publish(&*using, "q", ["next"]);
-    match beside.count("q") {
-        Ok(count) => count == 1,
-        Err(failure) => {
-            assert!(matches!(failure, Failure::Lost(_)), "{failure:?}");
-            false
-        }
-    }
-}
-
 #[test]
-fn a_channel_that_was_not_told_of_the_end_of_a_queue_falls_over_the_next_one() {
-    let fetch = |channel: &dyn Channel| {
-        let fetched = channel.get("q").unwrap().unwrap();
-        channel.ack(fetched.tag, false).unwrap();
-    };
-    let consume = |channel: &dyn Channel| {
-        let subscription = channel.subscribe("q").unwrap();
-        channel.ack(delivery(&*subscription).tag, false).unwrap();
-    };
-    for profile in [Profile::V3_10, Profile::V4_0] {
-        assert!(!gets_on_with_the_next(profile, "quorum", fetch));
-        assert!(!gets_on_with_the_next(profile, "quorum", consume));
-        assert!(gets_on_with_the_next(profile, "classic", consume));
-        let is_told = gets_on_with_the_next(profile, "classic", fetch);
-        assert_eq!(is_told, profile == Profile::V4_0, "{profile}");
-    }
-}
-
-#[test]
-fn a_channel_is_told_of_the_end_of_a_queue_that_it_publishes_to_or_holds_messages_of() {
-    let publish = |channel: &dyn Channel| publish(channel, "q", ["more"]);
-    let hold = |channel: &dyn Channel| drop(channel.get("q").unwrap().unwrap());
-    for profile in [Profile::V3_10, Profile::V4_0] {
-        assert!(gets_on_with_the_next(profile, "quorum", publish));
-        assert!(gets_on_with_the_next(profile, "quorum", hold));
-        assert!(gets_on_with_the_next(profile, "classic", publish));
-    }
-}
-
-#[test]
-fn what_came_back_too_often_is_dead_lettered_after_what_it_made_too_much() {
+fn delivery_limit_dead_letters_after_max_length() {
     let broker = broker();
     let (mut dying, mut living) = (dial(&broker), dial(&broker));
     let (one, other) = (channel(&mut dying), channel(&mut living));

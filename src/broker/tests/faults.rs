@@ -1,54 +1,69 @@
-//! Faults on demand, and that every wait ends.
+//! Tests of injected faults, and of the end of every wait.
 
-use super::*;
-use crate::broker::Right;
-use crate::broker::api::faults::Drop;
+use super::{
+    LIMIT, broker, channel, client, code, confirm, dial, event, incoming, message, queue, quorum,
+    text, transport, wait_until,
+};
 use crate::broker::server::connection::Operation;
-use crate::transport::Gone;
+use crate::broker::server::faults::DropPoint;
+use crate::broker::{Broker, Permission};
+use crate::message::headers::Headers;
+use crate::time::instant::monotonic;
+use crate::topology::declaration::Declaration;
+use crate::transport::{Channel, Dialled, Failure, Gone, Incoming, LinkEvent, Transport};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-/// A link with one channel, over which it has declared the queue `q`.
+/// A connection with one channel that has declared the queue `q`.
 fn on_a_queue(broker: &Broker) -> (Dialled, Box<dyn Channel>) {
     let (dialled, channel) = client(broker);
     channel.declare(&queue("q")).unwrap();
     (dialled, channel)
 }
 
-/// A message for `q` and then the question how many there are, both before the broker thaws.
-fn ask_a_frozen(broker: &Broker, channel: Box<dyn Channel>) -> JoinHandle<Result<usize, Failure>> {
+/// Freezes the broker, publishes to `q`, and counts its messages on another thread.
+fn count_while_frozen(
+    broker: &Broker,
+    channel: Box<dyn Channel>,
+) -> JoinHandle<Result<usize, Failure>> {
     broker.freeze();
     channel.publish(&message("", "q", "a")).unwrap();
     let asking = thread::spawn(move || channel.count("q"));
-    wait_until("the question was asked", || waiting(broker) == 2);
+    wait_until("the count was requested", || waiting(broker) == 2);
     asking
 }
 
 fn waiting(broker: &Broker) -> usize {
-    broker.look(|hub| hub.wires.values().map(|wire| wire.inbox.len()).sum())
+    broker.inspect(|hub| {
+        hub.connections
+            .values()
+            .map(|connection| connection.inbox.len())
+            .sum()
+    })
 }
 
 #[test]
-fn a_frozen_broker_answers_nothing_until_it_thaws() {
+fn frozen_broker_replies_when_it_thaws() {
     let broker = broker();
     let (_dialled, channel) = on_a_queue(&broker);
-    let asking = ask_a_frozen(&broker, channel);
+    let asking = count_while_frozen(&broker, channel);
     assert!(!asking.is_finished());
     broker.thaw();
     assert_eq!(asking.join().unwrap(), Ok(1));
 }
 
 #[test]
-fn a_kill_ends_every_wait_and_what_was_sent_still_arrives() {
+fn kill_ends_every_wait_and_sent_requests_arrive() {
     let broker = broker();
     let (mut dialled, channel) = on_a_queue(&broker);
-    let asking = ask_a_frozen(&broker, channel);
+    let asking = count_while_frozen(&broker, channel);
     dialled.kill.throw();
     assert!(matches!(asking.join().unwrap(), Err(Failure::Lost(_))));
     assert_eq!(event(&*dialled.link), Err(Gone));
     assert_eq!(dialled.link.open_channel().unwrap_err().to_string(), {
         "the connection was lost: this side cut it off"
     });
-    assert_eq!(broker.connections().len(), 1, "it has not noticed");
+    assert_eq!(broker.connections().len(), 1, "the broker has not noticed");
     broker.thaw();
     assert_eq!(
         (broker.connections().len(), broker.queue("q").unwrap().ready),
@@ -57,7 +72,7 @@ fn a_kill_ends_every_wait_and_what_was_sent_still_arrives() {
 }
 
 #[test]
-fn nobody_connects_to_a_broker_that_is_frozen_or_stopped() {
+fn frozen_or_stopped_broker_accepts_no_connection() {
     let broker = broker();
     broker.freeze();
     let limit = monotonic() + Duration::from_millis(50);
@@ -80,12 +95,12 @@ fn nobody_connects_to_a_broker_that_is_frozen_or_stopped() {
     transport(&broker)
         .dial(monotonic() + LIMIT, &|_| {})
         .unwrap_err();
-    broker.start_again();
+    broker.start();
     drop(dial(&broker));
 }
 
 #[test]
-fn an_alarm_stops_reading_whoever_publishes_and_nobody_else() {
+fn alarm_blocks_publishing_connections_only() {
     let broker = broker();
     let (mut publishing, mut consuming) = (dial(&broker), dial(&broker));
     let (publisher, consumer) = (channel(&mut publishing), channel(&mut consuming));
@@ -107,10 +122,10 @@ fn an_alarm_stops_reading_whoever_publishes_and_nobody_else() {
 }
 
 #[test]
-fn dropped_connections_lose_what_was_not_accepted_and_keep_what_was() {
+fn dropped_connections_keep_accepted_messages_only() {
     for (when, accepted, confirmed) in [
-        (Drop::DuringPublish, 0, false),
-        (Drop::AfterConfirm, 1, true),
+        (DropPoint::DuringPublish, 0, false),
+        (DropPoint::AfterConfirm, 1, true),
     ] {
         let broker = broker();
         let (dialled, channel) = on_a_queue(&broker);
@@ -126,12 +141,12 @@ fn dropped_connections_lose_what_was_not_accepted_and_keep_what_was() {
 }
 
 #[test]
-fn an_acknowledgement_that_never_arrives_brings_the_message_back() {
+fn lost_acknowledgement_redelivers_the_message() {
     let broker = broker();
     let (_dialled, one) = on_a_queue(&broker);
     one.publish(&message("", "q", "a")).unwrap();
     let tag = one.get("q").unwrap().unwrap().tag;
-    broker.drop_connections_at(Drop::BeforeAck);
+    broker.drop_connections_at(DropPoint::BeforeAck);
     one.ack(tag, false).unwrap();
     let (_again, other) = client(&broker);
     let delivery = other.get("q").unwrap().unwrap();
@@ -139,7 +154,7 @@ fn an_acknowledgement_that_never_arrives_brings_the_message_back() {
 }
 
 #[test]
-fn confirms_are_nacked_and_lost_as_ordered() {
+fn confirms_are_nacked_and_lost_as_armed() {
     let broker = broker();
     let (_dialled, channel) = on_a_queue(&broker);
     let confirms = channel.confirms().unwrap();
@@ -155,7 +170,7 @@ fn confirms_are_nacked_and_lost_as_ordered() {
 }
 
 #[test]
-fn the_channels_of_one_queue_are_closed_with_a_code() {
+fn close_channels_closes_those_of_one_queue() {
     let broker = broker();
     let mut dialled = dial(&broker);
     let (one, other) = (channel(&mut dialled), channel(&mut dialled));
@@ -172,18 +187,18 @@ fn the_channels_of_one_queue_are_closed_with_a_code() {
 }
 
 #[test]
-fn a_right_that_was_taken_is_refused_until_it_is_given_back() {
+fn refused_permission_is_denied_until_allowed() {
     let broker = broker();
     let mut dialled = dial(&broker);
-    broker.refuse(Right::Declare);
+    broker.refuse(Permission::Declare);
     let failure = channel(&mut dialled).declare(&queue("q")).unwrap_err();
     assert!(failure.is_access_refused());
-    broker.allow_everything();
+    broker.allow_all();
     channel(&mut dialled).declare(&queue("q")).unwrap();
 }
 
 #[test]
-fn a_restart_keeps_what_is_durable_and_persistent() {
+fn restart_keeps_durable_queues_and_persistent_messages() {
     let broker = broker();
     let (dialled, channel) = client(&broker);
     let transient = Declaration::Queue {
@@ -213,7 +228,7 @@ fn a_restart_keeps_what_is_durable_and_persistent() {
 }
 
 #[test]
-fn a_frozen_broker_is_given_up_after_two_heartbeats() {
+fn frozen_broker_loses_connections_after_two_heartbeats() {
     let broker = broker();
     let mut transport = transport(&broker);
     transport.heartbeat = Duration::from_millis(50);
@@ -225,7 +240,7 @@ fn a_frozen_broker_is_given_up_after_two_heartbeats() {
 }
 
 #[test]
-fn one_confirm_stands_for_all_that_were_read_together() {
+fn one_confirm_covers_publishes_read_together() {
     let broker = broker();
     let (_dialled, channel) = on_a_queue(&broker);
     let confirms = channel.confirms().unwrap();
@@ -249,49 +264,49 @@ fn one_confirm_stands_for_all_that_were_read_together() {
 }
 
 #[test]
-fn whoever_asks_a_frozen_broker_after_a_kill_is_not_left_waiting() {
+fn channel_request_after_kill_does_not_wait() {
     let broker = broker();
     let (dialled, channel) = client(&broker);
-    let (link, id) = broker.look(|hub| {
+    let (link, id) = broker.inspect(|hub| {
         let channel = hub.state.channels.keys().next().copied();
-        (*hub.wires.keys().next().unwrap(), channel)
+        (*hub.connections.keys().next().unwrap(), channel)
     });
     broker.freeze();
     dialled.kill.throw();
-    // As if the question had been on its way while the switch was thrown.
+    // As if the request had been on its way when the switch was thrown.
     let (reply, answer) = crossbeam_channel::bounded(1);
-    let question = Operation::Count("q".to_owned());
-    broker.with(|hub, _| hub.submit(link, id, question, Some(reply)));
+    let count = Operation::Count("q".to_owned());
+    broker.update(|hub, _| hub.submit(link, id, count, Some(reply)));
     let gone = crossbeam_channel::RecvTimeoutError::Disconnected;
     assert_eq!(answer.recv_timeout(LIMIT).unwrap_err(), gone);
     drop(channel);
 }
 
 #[test]
-fn a_slow_broker_reads_everything_later_and_in_order() {
+fn latency_delays_requests_and_keeps_their_order() {
     let broker = broker();
     let (_dialled, channel) = on_a_queue(&broker);
     let latency = Duration::from_millis(50);
-    broker.slow_down(latency);
+    broker.set_latency(latency);
     let began = monotonic();
     channel.publish(&message("", "q", "a")).unwrap();
     channel.publish(&message("", "q", "b")).unwrap();
     assert_eq!(broker.queue("q").unwrap().ready, 0);
     assert_eq!(channel.count("q").unwrap(), 2);
     assert!(began.elapsed() >= latency);
-    broker.slow_down(Duration::ZERO);
+    broker.set_latency(Duration::ZERO);
     assert_eq!(text(&channel.get("q").unwrap().unwrap()), "a");
 }
 
 #[test]
-fn a_call_that_comes_after_the_kill_does_not_wait_for_a_frozen_broker() {
+fn connection_request_after_kill_does_not_wait() {
     let broker = broker();
     let dialled = dial(&broker);
     broker.freeze();
     dialled.kill.throw();
     let (reply, answer) = crossbeam_channel::bounded(1);
-    broker.with(|hub, _| {
-        let link = *hub.wires.keys().next().unwrap();
+    broker.update(|hub, _| {
+        let link = *hub.connections.keys().next().unwrap();
         hub.submit(link, None, Operation::OpenChannel, Some(reply));
     });
     let answer = answer.try_recv();

@@ -1,9 +1,12 @@
-//! What queues do with what is rejected, comes back too often, or is too much.
+//! Tests of rejection, delivery limits and length limits.
 
-use super::*;
+use super::{broker, broker_of, client, confirm, message, publish, queue, text};
+use crate::broker::Profile;
+use crate::message::headers::{HeaderValue, Headers};
+use crate::topology::declaration::Declaration;
 
 #[test]
-fn a_rejected_message_carries_its_death_to_the_dead_letter_queue() {
+fn rejected_message_is_dead_lettered_with_its_death() {
     for profile in [Profile::V3_10, Profile::V4_0] {
         let broker = broker_of(profile);
         let (_link, channel) = client(&broker);
@@ -59,7 +62,7 @@ fn a_rejected_message_carries_its_death_to_the_dead_letter_queue() {
 }
 
 #[test]
-fn a_message_that_has_come_back_too_often_is_dead_lettered() {
+fn message_over_the_delivery_limit_is_dead_lettered() {
     let broker = broker_of(Profile::V4_0);
     let (_link, channel) = client(&broker);
     let mut arguments: Headers = [
@@ -86,7 +89,7 @@ fn a_message_that_has_come_back_too_often_is_dead_lettered() {
 }
 
 #[test]
-fn a_full_queue_rejects_or_drops_its_head() {
+fn full_queue_rejects_or_drops_its_head() {
     let broker = broker();
     let (_link, channel) = client(&broker);
     let full = |name: &str, overflow: &str| {
@@ -110,7 +113,7 @@ fn a_full_queue_rejects_or_drops_its_head() {
 }
 
 #[test]
-fn a_full_quorum_queue_rejects_until_it_is_four_fifths_full() {
+fn full_quorum_queue_rejects_down_to_four_fifths() {
     let broker = broker();
     let (_link, channel) = client(&broker);
     let mut arguments: Headers = [("x-queue-type", "quorum"), ("x-overflow", "reject-publish")]
@@ -129,7 +132,7 @@ fn a_full_quorum_queue_rejects_until_it_is_four_fifths_full() {
         let tag = channel.get("q").unwrap().unwrap().tag;
         channel.ack(tag, false).unwrap();
     };
-    // It notices that it is over its limit one message late.
+    // The queue notices that it is over its limit one message late.
     let taken: Vec<bool> = (0..7).map(|_| publish()).collect();
     assert_eq!(taken, [true, true, true, true, true, true, false]);
     take();

@@ -1,4 +1,4 @@
-//! The seam, driven as the library drives it: two links on one broker.
+//! Tests of the embedded broker through the transport's traits, as the library uses them.
 
 mod differences;
 mod faults;
@@ -31,7 +31,7 @@ pub(crate) fn broker() -> Broker {
 }
 
 pub(crate) fn broker_of(profile: Profile) -> Broker {
-    Broker::start("test", profile, SystemClock::shared()).unwrap()
+    Broker::launch("test", profile, SystemClock::shared()).unwrap()
 }
 
 pub(crate) fn transport(broker: &Broker) -> MemoryTransport {
@@ -51,7 +51,7 @@ pub(crate) fn channel(dialled: &mut Dialled) -> Box<dyn Channel> {
     dialled.link.open_channel().unwrap()
 }
 
-/// A link with one channel.
+/// A connection with one channel.
 pub(crate) fn client(broker: &Broker) -> (Dialled, Box<dyn Channel>) {
     let mut dialled = dial(broker);
     let channel = channel(&mut dialled);
@@ -76,7 +76,7 @@ pub(crate) fn with(
     Declaration::durable_queue(name, arguments.into_iter().collect())
 }
 
-/// A queue for one link.
+/// A queue that is exclusive to one connection.
 pub(crate) fn exclusive(name: &str) -> Declaration {
     Declaration::Queue {
         name: name.to_owned(),
@@ -118,7 +118,7 @@ pub(crate) fn text(delivery: &Delivery) -> String {
     String::from_utf8(delivery.body.to_vec()).unwrap()
 }
 
-/// Waits for what comes next.
+/// Waits for the next thing that a subscription receives.
 pub(crate) fn incoming(subscription: &dyn Subscription) -> Incoming {
     loop {
         if let Some(incoming) = subscription.next() {
@@ -166,7 +166,7 @@ pub(crate) fn code(failure: &Failure) -> u16 {
     }
 }
 
-/// Polls, for what a thread of the broker does.
+/// Polls until the condition holds.
 pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let limit = monotonic() + LIMIT;
     while !done() {

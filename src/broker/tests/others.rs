@@ -1,11 +1,16 @@
-//! What other clients and operators do, and how the library's connections see it.
+//! Tests of the methods that act as another client or an operator, and of mute brokers.
 
-use super::*;
-use crate::broker::Published;
+use super::{
+    LIMIT, broker, channel, client, code, confirm, delivery, dial, event, incoming, message, queue,
+    quorum, text, transport, wait_until,
+};
+use crate::broker::{Broker, Published};
 use crate::error::Error;
-use crate::message::headers::HeaderValue;
+use crate::message::headers::{HeaderValue, Headers, Properties};
+use crate::time::instant::monotonic;
 use crate::topology::declaration::ExchangeKind;
-use crate::transport::Gone;
+use crate::transport::{Channel, Failure, Gone, Incoming, Transport};
+use std::time::Duration;
 
 fn publish(broker: &Broker, queue: &str, body: &str) -> Published {
     let properties = Properties::default();
@@ -18,7 +23,7 @@ fn table<V: Into<HeaderValue>>(key: &str, value: V) -> Headers {
 }
 
 #[test]
-fn a_mute_broker_does_everything_and_is_not_heard() {
+fn mute_broker_executes_everything_and_sends_nothing() {
     let broker = broker();
     let mut dialled = dial(&broker);
     let channel = channel(&mut dialled);
@@ -35,20 +40,20 @@ fn a_mute_broker_does_everything_and_is_not_heard() {
     assert_eq!(
         text(&delivery(&*subscription)),
         "b",
-        "what was lost is lost"
+        "what was lost stays lost"
     );
     assert_eq!(confirm(&*confirms).tag, 2);
 }
 
 #[test]
-fn whoever_asks_a_mute_broker_waits_until_the_connection_ends() {
+fn call_to_mute_broker_waits_for_the_connection_to_end() {
     let broker = broker();
     let mut dialled = dial(&broker);
     let channel = channel(&mut dialled);
     broker.mute();
     let operations = broker.operations();
     let asking = std::thread::spawn(move || channel.declare(&queue("q")));
-    wait_until("the question was asked", || {
+    wait_until("the declaration was sent", || {
         broker.operations() > operations
     });
     assert!(broker.queue("q").is_some());
@@ -59,7 +64,7 @@ fn whoever_asks_a_mute_broker_waits_until_the_connection_ends() {
 }
 
 #[test]
-fn a_mute_broker_is_given_up_after_two_heartbeats() {
+fn mute_broker_loses_connections_after_two_heartbeats() {
     let broker = broker();
     let mut transport = transport(&broker);
     transport.heartbeat = Duration::from_millis(50);
@@ -70,7 +75,7 @@ fn a_mute_broker_is_given_up_after_two_heartbeats() {
 }
 
 #[test]
-fn a_frozen_broker_sends_nothing_of_what_others_do() {
+fn frozen_broker_sends_no_effects_of_other_clients() {
     let broker = broker();
     let mut dialled = dial(&broker);
     let channel = channel(&mut dialled);
@@ -86,7 +91,7 @@ fn a_frozen_broker_sends_nothing_of_what_others_do() {
 }
 
 #[test]
-fn connections_are_refused_and_dropped_one_by_one() {
+fn connections_are_refused_and_dropped_individually() {
     let broker = broker();
     let (first, mut second) = (dial(&broker), dial(&broker));
     broker.refuse_connections();
@@ -95,7 +100,7 @@ fn connections_are_refused_and_dropped_one_by_one() {
         .unwrap_err();
     assert_eq!(broker.connection_attempts(), 3);
     let connections = broker.connections();
-    assert_eq!(connections.len(), 2, "those that stand stay");
+    assert_eq!(connections.len(), 2, "open connections stay");
     broker.drop_connection(connections[0].number);
     assert_eq!(event(&*first.link), Err(Gone));
     let channel = channel(&mut second);
@@ -110,7 +115,7 @@ fn connections_are_refused_and_dropped_one_by_one() {
 }
 
 #[test]
-fn a_lost_queue_is_not_there_and_cannot_be_declared() {
+fn lost_queue_is_missing_and_cannot_be_declared() {
     let broker = broker();
     let mut dialled = dial(&broker);
     let consuming = channel(&mut dialled);
@@ -127,7 +132,7 @@ fn a_lost_queue_is_not_there_and_cannot_be_declared() {
     ] {
         assert_eq!(code(&answer.unwrap_err()), 404);
     }
-    broker.find_queue("q");
+    broker.restore_queue("q");
     drop(subscription);
     consuming.close().unwrap();
     assert_eq!(broker.messages("q")[0].text(), "kept");
@@ -135,12 +140,12 @@ fn a_lost_queue_is_not_there_and_cannot_be_declared() {
 }
 
 #[test]
-fn what_was_handed_out_comes_back_with_a_lost_queue_whatever_its_channel_does_meanwhile() {
+fn restored_queue_redelivers_what_was_unsettled() {
     let settle: [fn(Box<dyn Channel>, u64); 4] = [
         |_open, _tag| {},
         |channel, _tag| channel.close().unwrap(),
         |channel, tag| channel.nack(tag).unwrap(),
-        // Nobody is there to hear it.
+        // The queue is lost, so the acknowledgement has no effect.
         |channel, tag| channel.ack(tag, false).unwrap(),
     ];
     for settle in settle {
@@ -153,7 +158,7 @@ fn what_was_handed_out_comes_back_with_a_lost_queue_whatever_its_channel_does_me
             let held = channel.get("q").unwrap().unwrap();
             broker.lose_queue("q");
             settle(channel, held.tag);
-            broker.find_queue("q");
+            broker.restore_queue("q");
             let messages = broker.messages("q");
             let texts: Vec<_> = messages.iter().map(|message| message.text()).collect();
             assert_eq!(texts, ["held", "ready"]);
@@ -164,18 +169,18 @@ fn what_was_handed_out_comes_back_with_a_lost_queue_whatever_its_channel_does_me
 }
 
 #[test]
-fn a_queue_that_is_found_has_the_policy_of_now() {
+fn restored_queue_has_the_current_policy() {
     let broker = broker();
     let shorter = table("max-length", 1_i64);
     broker.set_policy("before", |_| true, &shorter).unwrap();
     broker.declare_queue("q", &Headers::new()).unwrap();
     broker.lose_queue("q");
     broker.clear_policy("before");
-    broker.find_queue("q");
+    broker.restore_queue("q");
     assert_eq!(broker.queue("q").unwrap().policy, None);
     broker.lose_queue("q");
     broker.set_policy("after", |_| true, &shorter).unwrap();
-    broker.find_queue("q");
+    broker.restore_queue("q");
     assert_eq!(broker.queue("q").unwrap().policy.as_deref(), Some("after"));
     publish(&broker, "q", "a");
     publish(&broker, "q", "b");
@@ -183,7 +188,7 @@ fn a_queue_that_is_found_has_the_policy_of_now() {
 }
 
 #[test]
-fn what_is_taken_is_gone() {
+fn take_removes_the_message() {
     let broker = broker();
     broker.take("q").unwrap_err();
     broker.declare_queue("q", &Headers::new()).unwrap();
@@ -200,36 +205,36 @@ fn what_is_taken_is_gone() {
 }
 
 #[test]
-fn a_classic_queue_that_is_occupied_lets_nobody_consume() {
+fn exclusive_consumer_of_classic_queue_admits_no_other() {
     let broker = broker();
     let mut dialled = dial(&broker);
     broker.declare_queue("q", &Headers::new()).unwrap();
     publish(&broker, "q", "a");
-    let occupant = broker.occupy("q").unwrap();
+    let exclusive = broker.consume_exclusively("q").unwrap();
     assert_eq!(broker.queue("q").unwrap().unacked, 1);
-    broker.occupy("q").unwrap_err();
+    broker.consume_exclusively("q").unwrap_err();
     let refused = channel(&mut dialled).subscribe("q").map(drop);
     assert_eq!(code(&refused.unwrap_err()), 403);
-    drop(occupant);
+    drop(exclusive);
     let channel = channel(&mut dialled);
     let subscription = channel.subscribe("q").unwrap();
     assert!(delivery(&*subscription).redelivered);
-    broker.occupy("q").unwrap_err();
+    broker.consume_exclusively("q").unwrap_err();
 }
 
 #[test]
-fn an_occupant_goes_with_the_other_connections() {
+fn exclusive_consumer_ends_with_the_other_connections() {
     let broker = broker();
     broker.declare_queue("q", &Headers::new()).unwrap();
-    let occupant = broker.occupy("q").unwrap();
+    let exclusive = broker.consume_exclusively("q").unwrap();
     broker.drop_connections();
     assert!(broker.channels().is_empty());
-    drop(broker.occupy("q").unwrap());
-    drop(occupant);
+    drop(broker.consume_exclusively("q").unwrap());
+    drop(exclusive);
 }
 
 #[test]
-fn a_policy_covers_queues_that_are_there_and_queues_to_come() {
+fn policy_covers_present_and_future_queues() {
     let broker = broker();
     let full = [
         ("max-length", HeaderValue::from(0)),
@@ -257,7 +262,7 @@ fn a_policy_covers_queues_that_are_there_and_queues_to_come() {
 }
 
 #[test]
-fn under_a_policy_the_smaller_number_counts_and_otherwise_the_queues_own_word() {
+fn policy_yields_to_smaller_numbers_and_own_arguments() {
     let broker = broker();
     broker.declare_queue("dead", &Headers::new()).unwrap();
     let own = [
@@ -281,7 +286,7 @@ fn under_a_policy_the_smaller_number_counts_and_otherwise_the_queues_own_word() 
     }
     assert_eq!(broker.messages("q").len(), 2);
     assert_eq!(broker.messages("dead")[0].text(), "a");
-    // Set last, it counts in place of the other one, and cuts what is there.
+    // The policy that is set last replaces the other one, and applies to messages in the queue.
     let shorter = table("max-length", 1);
     broker
         .set_policy("shorter", |queue| queue == "q", &shorter)
@@ -290,7 +295,7 @@ fn under_a_policy_the_smaller_number_counts_and_otherwise_the_queues_own_word() 
 }
 
 #[test]
-fn a_policy_that_defines_what_is_not_known_is_refused() {
+fn policy_with_unknown_key_is_refused() {
     let broker = broker();
     let unknown = table("queue-mode", "lazy");
     let refused = broker.set_policy("p", |_| true, &unknown).unwrap_err();
@@ -300,7 +305,7 @@ fn a_policy_that_defines_what_is_not_known_is_refused() {
 }
 
 #[test]
-fn a_name_or_key_that_is_too_long_for_amqp_is_refused_as_by_a_connection() {
+fn names_and_keys_that_are_too_long_are_refused() {
     let broker = broker();
     let (long, none) = ("q".repeat(256), Headers::new());
     let longest = "q".repeat(255);
@@ -322,7 +327,7 @@ fn a_name_or_key_that_is_too_long_for_amqp_is_refused_as_by_a_connection() {
         publish("", &long).map(drop),
         broker.take(&long).map(drop),
         broker.purge(&long).map(drop),
-        broker.occupy(&long).map(drop),
+        broker.consume_exclusively(&long).map(drop),
     ] {
         assert!(matches!(refused, Err(Error::NameTooLong(_))), "{refused:?}");
     }

@@ -1,12 +1,17 @@
-//! Publishing, consuming, settling.
+//! Tests of publishing, consuming, settling and routing.
 
-use super::*;
-use crate::broker::Published;
+use super::{
+    broker, broker_of, channel, client, code, confirm, delivery, dial, incoming, message, publish,
+    queue, quorum, text,
+};
 use crate::broker::model::exchange::Exchange;
-use crate::topology::declaration::ExchangeKind;
+use crate::broker::{Profile, Published};
+use crate::message::headers::{HeaderValue, Headers, Properties};
+use crate::topology::declaration::{Declaration, ExchangeKind};
+use crate::transport::{Failure, Incoming};
 
 #[test]
-fn what_one_link_publishes_another_consumes_in_order() {
+fn messages_are_consumed_in_order_of_publishing() {
     let broker = broker();
     let (mut publishing, mut consuming) = (dial(&broker), dial(&broker));
     let (publisher, consumer) = (channel(&mut publishing), channel(&mut consuming));
@@ -41,7 +46,7 @@ fn what_one_link_publishes_another_consumes_in_order() {
 }
 
 #[test]
-fn what_a_dead_link_had_goes_back_to_its_place() {
+fn unsettled_messages_of_a_killed_link_are_requeued() {
     let broker = broker();
     let (mut dying, mut living) = (dial(&broker), dial(&broker));
     let (one, other) = (channel(&mut dying), channel(&mut living));
@@ -69,7 +74,7 @@ fn what_a_dead_link_had_goes_back_to_its_place() {
 }
 
 #[test]
-fn a_mandatory_message_without_a_queue_is_returned_before_its_confirm() {
+fn unroutable_mandatory_message_is_returned() {
     let broker = broker();
     let (_link, channel) = client(&broker);
     let confirms = channel.confirms().unwrap();
@@ -82,7 +87,7 @@ fn a_mandatory_message_without_a_queue_is_returned_before_its_confirm() {
 }
 
 #[test]
-fn a_deleted_queue_cancels_its_consumers_and_settling_goes_on() {
+fn deleted_queue_cancels_consumers_and_ignores_acks() {
     let broker = broker();
     let (_link, channel) = client(&broker);
     channel.declare(&queue("q")).unwrap();
@@ -97,7 +102,7 @@ fn a_deleted_queue_cancels_its_consumers_and_settling_goes_on() {
 }
 
 #[test]
-fn nothing_follows_a_cancel_and_the_unsettled_stay_with_the_channel() {
+fn cancel_ends_deliveries_and_keeps_unsettled_ones() {
     let broker = broker();
     let (_link, channel) = client(&broker);
     channel.declare(&queue("q")).unwrap();
@@ -115,14 +120,14 @@ fn nothing_follows_a_cancel_and_the_unsettled_stay_with_the_channel() {
 }
 
 #[test]
-fn a_quorum_queue_counts_what_comes_back() {
+fn quorum_queue_counts_requeues() {
     for (profile, expected) in [(Profile::V3_10, ["b", "a"]), (Profile::V4_0, ["a", "b"])] {
         let broker = broker_of(profile);
         let (_link, channel) = client(&broker);
         channel.declare(&quorum("q")).unwrap();
         publish(&*channel, "q", ["a", "b"]);
         let first = channel.get("q").unwrap().unwrap();
-        // 3.x counts from zero when a message is fetched.
+        // Only 3.x includes a count of zero in a fetched message.
         let expected_count = (profile == Profile::V3_10).then_some(HeaderValue::I64(0));
         assert_eq!(
             first.headers.get("x-delivery-count"),
@@ -155,7 +160,7 @@ fn exchanges_route_by_key_pattern_and_headers() {
     let mut internal = Exchange::new("spare", ExchangeKind::Fanout, true);
     internal.internal = true;
     broker
-        .with(|hub, _| hub.state.declare_exchange(internal))
+        .update(|hub, _| hub.state.declare_exchange(internal))
         .unwrap();
     broker
         .declare_exchange("headers", ExchangeKind::Headers, &none)
@@ -184,11 +189,15 @@ fn exchanges_route_by_key_pattern_and_headers() {
     copies.insert("BCC", vec![HeaderValue::from("spare")]);
     assert_eq!(publish("", "a", &copies), [1, 1, 1]);
     channel.publish(&message("spare", "", "m")).unwrap();
-    assert_eq!(code(&channel.close().unwrap_err()), 403, "it is internal");
+    assert_eq!(
+        code(&channel.close().unwrap_err()),
+        403,
+        "the exchange is internal"
+    );
 }
 
 #[test]
-fn of_several_consumers_each_has_its_turn_but_for_a_single_active_one() {
+fn consumers_take_turns_unless_one_is_single_active() {
     for (single, expected) in [(false, [2, 2]), (true, [4, 0])] {
         for kind in ["classic", "quorum"] {
             let broker = broker();
@@ -212,7 +221,7 @@ fn of_several_consumers_each_has_its_turn_but_for_a_single_active_one() {
 }
 
 #[test]
-fn an_auto_delete_queue_goes_with_its_last_consumer() {
+fn auto_delete_queue_ends_with_its_last_consumer() {
     let broker = broker();
     let (_link, channel) = client(&broker);
     let declaration = Declaration::Queue {
@@ -234,7 +243,7 @@ fn an_auto_delete_queue_goes_with_its_last_consumer() {
 }
 
 #[test]
-fn a_publish_of_another_client_says_what_became_of_it() {
+fn publish_of_another_client_returns_its_result() {
     let broker = broker();
     let full: Headers = [("x-max-length", 0)].into_iter().collect();
     let mut full = full;

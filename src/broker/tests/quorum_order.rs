@@ -1,6 +1,11 @@
-//! In which order a quorum queue takes and hands out messages, as the comparison with real brokers has shown.
+//! Regression tests for the order in which a quorum queue accepts and delivers messages.
 
-use super::*;
+use super::{broker, broker_of, channel, confirm, dial, message, quorum, text};
+use crate::broker::Profile;
+use crate::message::delivery::Outgoing;
+use crate::message::headers::HeaderValue;
+use crate::topology::declaration::Declaration;
+use crate::transport::Channel;
 
 fn put(channel: &dyn Channel, queue: &str, body: &str, priority: u8) {
     let mut message = message("", queue, body);
@@ -13,7 +18,7 @@ fn pull(channel: &dyn Channel, queue: &str) -> String {
 }
 
 #[test]
-fn a_purge_makes_a_quorum_queue_count_anew_to_its_oldest_message() {
+fn purge_resets_the_count_of_taken_messages() {
     for (purges, first) in [(false, "normal"), (true, "high")] {
         let broker = broker_of(Profile::V4_0);
         let mut link = dial(&broker);
@@ -32,7 +37,7 @@ fn a_purge_makes_a_quorum_queue_count_anew_to_its_oldest_message() {
     }
 }
 
-/// A queue that keeps one message and dead-letters the one before it.
+/// A queue of length one that dead-letters the message it drops.
 fn short(kind: &str, dead: &str) -> Declaration {
     let arguments = [
         ("x-queue-type", kind.into()),
@@ -51,7 +56,8 @@ fn message_for_both(body: &str, other: &str) -> Outgoing {
     message
 }
 
-/// What a quorum queue has when a queue of that kind has dead-lettered "dead" to it, because of "new" which goes to both.
+/// The messages of a quorum queue after a queue of that kind dead-lettered "dead" to it, because
+/// "new" was published to both.
 fn arrived(profile: Profile, kind: &str, has_published: bool) -> Vec<String> {
     let broker = broker_of(profile);
     let (mut link, mut other_link) = (dial(&broker), dial(&broker));
@@ -59,15 +65,15 @@ fn arrived(profile: Profile, kind: &str, has_published: bool) -> Vec<String> {
     other.declare(&quorum("q")).unwrap();
     other.declare(&short(kind, "q")).unwrap();
     publishing.publish(&message("", "short", "dead")).unwrap();
-    let acquainted = if has_published { &publishing } else { &other };
-    acquainted.publish(&message("", "q", "old")).unwrap();
+    let registered = if has_published { &publishing } else { &other };
+    registered.publish(&message("", "q", "old")).unwrap();
     publishing.publish(&message_for_both("new", "q")).unwrap();
     let pulled = std::iter::from_fn(|| other.get("q").unwrap());
     pulled.map(|delivery| text(&delivery)).collect()
 }
 
 #[test]
-fn a_channel_makes_itself_known_to_a_quorum_queue_while_a_classic_one_dead_letters() {
+fn classic_dead_letters_precede_a_first_publish() {
     for profile in [Profile::V3_10, Profile::V4_0] {
         for (has_published, order) in [
             (false, ["old", "dead", "new"]),
@@ -80,7 +86,7 @@ fn a_channel_makes_itself_known_to_a_quorum_queue_while_a_classic_one_dead_lette
 }
 
 #[test]
-fn a_quorum_queue_dead_letters_later_than_a_channel_makes_itself_known_to_another() {
+fn quorum_dead_letters_follow_a_first_publish() {
     for profile in [Profile::V3_10, Profile::V4_0] {
         let arrived = arrived(profile, "quorum", false);
         assert_eq!(arrived, ["old", "new", "dead"], "{profile}");
@@ -88,7 +94,7 @@ fn a_quorum_queue_dead_letters_later_than_a_channel_makes_itself_known_to_anothe
 }
 
 #[test]
-fn what_is_dead_lettered_meanwhile_makes_no_quorum_queue_refuse_the_message() {
+fn dead_letter_during_registration_rejects_nothing() {
     let broker = broker();
     let mut link = dial(&broker);
     let (publishing, other) = (channel(&mut link), channel(&mut link));
@@ -106,38 +112,5 @@ fn what_is_dead_lettered_meanwhile_makes_no_quorum_queue_refuse_the_message() {
     for (body, ack) in [("new", true), ("late", false)] {
         publishing.publish(&message_for_both(body, "q")).unwrap();
         assert_eq!(confirm(&*confirms).ack, ack, "{body}");
-    }
-}
-
-#[test]
-fn who_waits_to_be_the_single_active_consumer_of_a_quorum_queue_stands_in_4_0_by_credit() {
-    let prefetches = [1, 2, 0, 2_500, 2];
-    for (profile, turns) in [
-        (Profile::V3_10, [0, 1, 2, 3, 4]),
-        (Profile::V4_0, [0, 3, 2, 1, 4]),
-    ] {
-        let broker = broker_of(profile);
-        let mut owner = dial(&broker);
-        let owner = channel(&mut owner);
-        let single = [
-            ("x-queue-type", "quorum".into()),
-            ("x-single-active-consumer", true.into()),
-        ];
-        owner.declare(&with("q", single)).unwrap();
-        let clients = prefetches.map(|_| client(&broker));
-        let subscriptions: Vec<_> = clients
-            .iter()
-            .zip(prefetches)
-            .map(|((_, channel), prefetch)| {
-                channel.set_prefetch(prefetch).unwrap();
-                channel.subscribe("q").unwrap()
-            })
-            .collect();
-        publish(&*owner, "q", ["a"]);
-        for turn in turns {
-            let delivered = delivery(&*subscriptions[turn]);
-            assert_eq!(text(&delivered), "a", "{profile}: {turn}");
-            clients[turn].0.kill.throw();
-        }
     }
 }

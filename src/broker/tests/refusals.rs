@@ -1,11 +1,17 @@
-//! What is refused, and with which code.
+//! Tests of refusals and their codes.
 
-use super::*;
-use crate::broker::model::LinkId;
+use super::{
+    LIMIT, broker, channel, client, code, dial, exclusive, incoming, message, queue, transport,
+};
 use crate::broker::model::declare::QueueFlags;
+use crate::broker::model::ids::LinkId;
+use crate::message::headers::Headers;
+use crate::time::instant::monotonic;
+use crate::topology::declaration::Declaration;
+use crate::transport::{Channel, Failure, Incoming, Transport};
 
 #[test]
-fn an_unknown_delivery_tag_closes_the_channel_only() {
+fn unknown_delivery_tag_closes_the_channel_only() {
     let broker = broker();
     let mut dialled = dial(&broker);
     let (wrong, right) = (channel(&mut dialled), channel(&mut dialled));
@@ -23,7 +29,7 @@ fn an_unknown_delivery_tag_closes_the_channel_only() {
 }
 
 #[test]
-fn a_publish_to_a_missing_exchange_closes_the_channel() {
+fn publish_to_missing_exchange_closes_the_channel() {
     let broker = broker();
     let (_link, channel) = client(&broker);
     let confirms = channel.confirms().unwrap();
@@ -34,7 +40,7 @@ fn a_publish_to_a_missing_exchange_closes_the_channel() {
 }
 
 #[test]
-fn a_refusal_names_the_argument_and_both_values() {
+fn refusal_names_the_argument_and_both_values() {
     let broker = broker();
     let mut dialled = dial(&broker);
     let ttl = |millis: i64| {
@@ -44,8 +50,8 @@ fn a_refusal_names_the_argument_and_both_values() {
     channel(&mut dialled).declare(&ttl(2000)).unwrap();
     channel(&mut dialled).declare(&ttl(2000)).unwrap();
     let failure = channel(&mut dialled).declare(&ttl(3000)).unwrap_err();
-    let text = "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/': received '3000' \
-                but current is '2000'";
+    let text = "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/': \
+                received '3000' but current is '2000'";
     assert_eq!(
         failure,
         Failure::Refused {
@@ -56,7 +62,7 @@ fn a_refusal_names_the_argument_and_both_values() {
 }
 
 #[test]
-fn names_that_are_missing_reserved_or_locked_are_refused() {
+fn missing_reserved_and_locked_names_are_refused() {
     let broker = broker();
     let (mut one, mut other) = (dial(&broker), dial(&broker));
     let exclusive = exclusive("mine");
@@ -80,11 +86,11 @@ fn names_that_are_missing_reserved_or_locked_are_refused() {
     let binding = Declaration::bound_by_name("missing", "amq.direct");
     assert_eq!(refused(&|channel| channel.declare(&binding)), 404);
     drop(one.link);
-    assert!(broker.queues().is_empty(), "it went with its link");
+    assert!(broker.queues().is_empty(), "it ended with its connection");
 }
 
 #[test]
-fn a_link_has_no_more_channels_than_it_may() {
+fn channel_max_limits_the_channels_of_a_link() {
     let broker = broker();
     let mut transport = transport(&broker);
     transport.channel_max = 1;
@@ -97,7 +103,7 @@ fn a_link_has_no_more_channels_than_it_may() {
 }
 
 #[test]
-fn a_quorum_queue_is_durable_and_for_everybody() {
+fn quorum_queue_must_be_durable_and_not_exclusive() {
     let broker = broker();
     let mut dialled = dial(&broker);
     for (durable, exclusive, auto_delete) in [
@@ -118,7 +124,7 @@ fn a_quorum_queue_is_durable_and_for_everybody() {
 }
 
 #[test]
-fn what_another_client_holds_exclusively_is_locked() {
+fn exclusive_queue_of_another_client_is_locked() {
     let broker = broker();
     let mut dialled = dial(&broker);
     let flags = QueueFlags {
@@ -126,7 +132,7 @@ fn what_another_client_holds_exclusively_is_locked() {
         exclusive: true,
         auto_delete: false,
     };
-    let declared = broker.with(|hub, at| {
+    let declared = broker.update(|hub, at| {
         let other = Some(LinkId(0));
         hub.state
             .declare_queue("q", flags, &Headers::new(), other, at)

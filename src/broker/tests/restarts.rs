@@ -1,18 +1,22 @@
-//! What a restart does to waits that end meanwhile: no quorum queue has a leader yet when they are sent home.
+//! Tests of restarts. Waits that end while the broker is stopped are dead-lettered before any
+//! quorum queue has a leader.
 
-use super::*;
+use crate::broker::{Broker, Profile};
+use crate::message::headers::{HeaderValue, Headers, Properties};
 use crate::time::clock::{Clock, Timer};
 use crate::time::instant::monotonic;
 use crate::time::test_clock::TestClock;
 use crate::time::threads::{self, Role, SpawnError};
 use crate::topology::declaration::ExchangeKind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use std::time::Instant;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Queues `q` (quorum) and `c` (classic), with a classic rung of 60 s for each by the default exchange and another by a
-/// direct one, and a quorum rung for each; a message in each rung.
+/// The queues `q` (quorum) and `c` (classic). Each has three rungs of 60 s with one message: a
+/// classic rung by the default exchange, a classic one by a direct exchange, and a quorum rung.
 struct Waiting {
     broker: Broker,
     clock: TestClock,
@@ -21,7 +25,7 @@ struct Waiting {
 impl Waiting {
     fn new(profile: Profile) -> Self {
         let clock = TestClock::new();
-        let broker = Broker::start("restarted", profile, Arc::new(clock.clone())).unwrap();
+        let broker = Broker::launch("restarted", profile, Arc::new(clock.clone())).unwrap();
         broker
             .declare_exchange("home", ExchangeKind::Direct, &Headers::new())
             .unwrap();
@@ -78,17 +82,17 @@ impl Waiting {
 const PROFILES: [Profile; 2] = [Profile::V3_10, Profile::V4_0];
 
 #[test]
-fn waits_that_end_while_the_broker_is_down_come_home_to_classic_queues_alone() {
+fn waits_that_end_while_stopped_reach_classic_queues_only() {
     for profile in PROFILES {
         let waiting = Waiting::new(profile);
         waiting.broker.stop();
         waiting.clock.advance(MINUTE);
         assert_eq!(waiting.broker.queue("c.direct").unwrap().ready, 1);
-        waiting.broker.start_again();
+        waiting.broker.start();
         assert_eq!(waiting.home("c"), ["c.default", "c.direct", "c.quorum"]);
         assert_eq!(waiting.home("q"), ["q.quorum"]);
         assert_eq!(waiting.broker.queue("q.direct").unwrap().ready, 0);
-        // From then on everything is as ever.
+        // After the start the rungs work as before.
         waiting.publish("q.direct");
         waiting.clock.advance(MINUTE);
         assert_eq!(waiting.home("q"), ["q.direct", "q.quorum"]);
@@ -96,13 +100,13 @@ fn waits_that_end_while_the_broker_is_down_come_home_to_classic_queues_alone() {
 }
 
 #[test]
-fn waits_that_outlast_the_downtime_come_home() {
+fn waits_that_outlast_the_downtime_end_normally() {
     for profile in PROFILES {
         let waiting = Waiting::new(profile);
         waiting.broker.restart();
         waiting.broker.stop();
         waiting.clock.advance(MINUTE - Duration::from_millis(1));
-        waiting.broker.start_again();
+        waiting.broker.start();
         assert!(waiting.home("q").is_empty() && waiting.home("c").is_empty());
         waiting.clock.advance(Duration::from_millis(1));
         assert_eq!(waiting.home("q"), ["q.default", "q.direct", "q.quorum"]);
@@ -111,14 +115,14 @@ fn waits_that_outlast_the_downtime_come_home() {
 }
 
 #[test]
-fn what_goes_on_from_queue_to_queue_at_the_start_comes_to_no_quorum_queue() {
+fn dead_letter_chains_at_the_start_skip_quorum_queues() {
     let waiting = Waiting::new(Profile::V4_0);
-    let at_once = [
+    let no_wait = [
         ("x-message-ttl", 0_i64.into()),
         ("x-dead-letter-exchange", "home".into()),
         ("x-dead-letter-routing-key", "both".into()),
     ];
-    waiting.declare("between", at_once);
+    waiting.declare("between", no_wait);
     for home in ["q", "c"] {
         waiting
             .broker
@@ -128,7 +132,7 @@ fn what_goes_on_from_queue_to_queue_at_the_start_comes_to_no_quorum_queue() {
     waiting.rung("far", "classic", "", "between");
     waiting.broker.stop();
     waiting.clock.advance(MINUTE);
-    waiting.broker.start_again();
+    waiting.broker.start();
     assert_eq!(
         waiting.home("c"),
         ["c.default", "c.direct", "c.quorum", "far"]
@@ -137,7 +141,7 @@ fn what_goes_on_from_queue_to_queue_at_the_start_comes_to_no_quorum_queue() {
 }
 
 #[test]
-fn an_unused_classic_queue_is_given_its_whole_time_at_the_start_and_a_quorum_queue_is_not() {
+fn start_renews_x_expires_of_classic_queues_only() {
     let waiting = Waiting::new(Profile::V4_0);
     for kind in ["classic", "quorum"] {
         let arguments = [
@@ -150,7 +154,7 @@ fn an_unused_classic_queue_is_given_its_whole_time_at_the_start_and_a_quorum_que
     waiting.broker.stop();
     waiting.clock.advance(2 * MINUTE);
     assert!(exists("classic") && exists("quorum"));
-    waiting.broker.start_again();
+    waiting.broker.start();
     assert!(!exists("quorum"));
     waiting.clock.advance(MINUTE - Duration::from_millis(1));
     assert!(exists("classic"));
@@ -158,17 +162,18 @@ fn an_unused_classic_queue_is_given_its_whole_time_at_the_start_and_a_quorum_que
     assert!(!exists("classic"));
 }
 
-/// A clock that moves on whenever somebody looks at it.
+/// A clock that advances by a millisecond with each reading.
 #[derive(Debug)]
-struct Restless {
+struct SelfAdvancing {
     began: Instant,
-    looks: AtomicU32,
+    /// A counter without dependent data, so any ordering would do.
+    readings: AtomicU32,
 }
 
-impl Clock for Restless {
+impl Clock for SelfAdvancing {
     fn now(&self) -> Instant {
-        let looks = self.looks.fetch_add(1, Ordering::SeqCst);
-        self.began + Duration::from_millis(looks.into())
+        let readings = self.readings.fetch_add(1, Ordering::SeqCst);
+        self.began + Duration::from_millis(readings.into())
     }
 
     fn epoch_millis(&self) -> i64 {
@@ -194,12 +199,12 @@ impl Clock for Restless {
 }
 
 #[test]
-fn no_wait_ends_in_the_middle_of_a_restart() {
-    let clock = Restless {
+fn no_wait_ends_during_a_restart() {
+    let clock = SelfAdvancing {
         began: monotonic(),
-        looks: AtomicU32::new(0),
+        readings: AtomicU32::new(0),
     };
-    let broker = Broker::start("restless", Profile::V4_0, Arc::new(clock)).unwrap();
+    let broker = Broker::launch("self-advancing", Profile::V4_0, Arc::new(clock)).unwrap();
     let clock = TestClock::new();
     let waiting = Waiting { broker, clock };
     waiting.declare("q", [("x-queue-type", "quorum".into())]);

@@ -1,16 +1,20 @@
-//! Times to live, under a clock that the test moves.
+//! Tests of times to live, on a test clock.
 
-use super::*;
-use crate::message::headers::HeaderValue;
+use super::{channel, code, delivery, dial, message, queue, quorum, text, wait_until};
+use crate::broker::{Broker, Profile};
+use crate::message::headers::{HeaderValue, Headers};
 use crate::time::test_clock::TestClock;
+use crate::topology::declaration::Declaration;
+use std::sync::Arc;
+use std::time::Duration;
 
 fn broker_and_clock(profile: Profile) -> (Broker, TestClock) {
     let clock = TestClock::new();
-    let broker = Broker::start("timed", profile, Arc::new(clock.clone())).unwrap();
+    let broker = Broker::launch("timed", profile, Arc::new(clock.clone())).unwrap();
     (broker, clock)
 }
 
-/// A rung of a retry ladder.
+/// A rung of a retry ladder, whose messages wait and then return to the queue `home`.
 fn rung(millis: i64, home: &str) -> Declaration {
     let mut arguments: Headers = [
         ("x-dead-letter-exchange", ""),
@@ -27,7 +31,7 @@ fn ready(broker: &Broker, queue: &str) -> usize {
 }
 
 #[test]
-fn a_rung_sends_its_messages_home_by_itself_when_their_time_is_over() {
+fn rung_returns_messages_when_their_time_is_over() {
     for profile in [Profile::V3_10, Profile::V4_0] {
         let (broker, clock) = broker_and_clock(profile);
         let mut dialled = dial(&broker);
@@ -38,7 +42,7 @@ fn a_rung_sends_its_messages_home_by_itself_when_their_time_is_over() {
         clock.advance(Duration::from_millis(39_999));
         assert_eq!(channel.count("home"), Ok(0));
         clock.advance(Duration::from_millis(1));
-        wait_until("the message came home", || ready(&broker, "home") == 1);
+        wait_until("the message has returned", || ready(&broker, "home") == 1);
         let home = channel.get("home").unwrap().unwrap();
         let reason = home.headers.get("x-first-death-reason");
         assert_eq!(reason, Some(&"expired".into()));
@@ -63,7 +67,7 @@ fn only_the_head_of_a_queue_expires() {
 }
 
 #[test]
-fn a_message_without_time_is_delivered_at_once_or_never() {
+fn zero_expiration_is_delivered_immediately_or_never() {
     for declaration in [queue("q"), quorum("q")] {
         let (broker, clock) = broker_and_clock(Profile::V3_10);
         let mut dialled = dial(&broker);
@@ -82,7 +86,7 @@ fn a_message_without_time_is_delivered_at_once_or_never() {
 }
 
 #[test]
-fn an_expiration_that_is_no_number_closes_the_channel() {
+fn invalid_expiration_closes_the_channel() {
     for (text, is_fine) in [
         ("1", true),
         ("+5", true),
@@ -105,7 +109,7 @@ fn an_expiration_that_is_no_number_closes_the_channel() {
 }
 
 #[test]
-fn an_unused_queue_is_deleted_and_a_used_one_is_not() {
+fn unused_queue_is_deleted_and_a_used_one_stays() {
     let (broker, clock) = broker_and_clock(Profile::V3_10);
     let mut dialled = dial(&broker);
     let channel = channel(&mut dialled);
@@ -125,7 +129,7 @@ fn an_unused_queue_is_deleted_and_a_used_one_is_not() {
 }
 
 #[test]
-fn a_message_passes_one_queue_after_the_other() {
+fn message_passes_a_chain_of_queues() {
     for kind in ["classic", "quorum"] {
         let (broker, clock) = broker_and_clock(Profile::V4_0);
         let mut dialled = dial(&broker);
@@ -175,7 +179,7 @@ fn time_of(death: &HeaderValue) -> u64 {
 }
 
 #[test]
-fn a_message_of_a_higher_priority_does_not_make_a_classic_queue_look_at_the_time() {
+fn higher_priority_triggers_no_head_check() {
     let (broker, clock) = broker_and_clock(Profile::V3_10);
     let mut dialled = dial(&broker);
     let channel = channel(&mut dialled);

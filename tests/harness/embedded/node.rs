@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use rungmq::testing::{MemoryBroker, Profile, Right};
+use rungmq::testing::{MemoryBroker, Permission, Profile};
 use rungmq::{Headers, Properties};
 
 /// Which version it behaves like; by default that of the RabbitMQ that most runs use.
@@ -141,22 +141,22 @@ impl Node {
         write: &str,
         read: &str,
     ) {
-        self.broker().allow_everything();
+        self.broker().allow_all();
         match configure {
             ".*" => {}
-            "^$" => self.broker().refuse(Right::Declare),
+            "^$" => self.broker().refuse(Permission::Declare),
             other => panic!("not on the embedded broker: {other}"),
         }
         match write {
             ".*" => {}
             // The right to bind, and that to declare has gone already.
             "^amq\\.default$" if configure == "^$" => {}
-            "^$" | "^(?!amq\\.default$)" => self.broker().refuse(Right::Publish),
+            "^$" | "^(?!amq\\.default$)" => self.broker().refuse(Permission::Publish),
             other => panic!("not on the embedded broker: {other}"),
         }
         match read {
             ".*" => {}
-            "^$" | "^acemq" => self.broker().refuse(Right::Consume),
+            "^$" | "^acemq" => self.broker().refuse(Permission::Consume),
             other => panic!("not on the embedded broker: {other}"),
         }
     }
@@ -191,7 +191,7 @@ impl Node {
 
     pub fn start_app(&self) {
         self.0.state.lock().stopped = false;
-        self.broker().start_again();
+        self.broker().start();
     }
 
     /// A kill equals a stop: the broker stores each message as it takes it.

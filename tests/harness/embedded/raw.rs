@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use amiquip::{AmqpProperties, ExchangeType, FieldTable};
 use rungmq::Headers;
-use rungmq::testing::{MemoryBroker, Occupant, Published};
+use rungmq::testing::{ExclusiveConsumer, MemoryBroker, Published};
 
 use super::amqp::{headers, kind, properties};
 use super::got::{Got, table};
@@ -22,7 +22,7 @@ pub struct Raw {
     node: Node,
     number: u64,
     client: Arc<Client>,
-    occupied: RefCell<Vec<Occupant>>,
+    occupied: RefCell<Vec<ExclusiveConsumer>>,
 }
 
 impl Raw {
@@ -264,13 +264,13 @@ impl Raw {
     pub fn browse(&self, queue: &str) -> Vec<Got> {
         let messages = self.broker().messages(queue).into_iter();
         // Takes every message and returns it, which marks it redelivered as a real broker does.
-        drop(self.broker().occupy(queue).unwrap());
+        drop(self.broker().consume_exclusively(queue).unwrap());
         messages.map(Got::from).collect()
     }
 
     #[track_caller]
     pub fn occupy(&self, queue: &str) {
-        let occupant = self.broker().occupy(queue).unwrap();
+        let occupant = self.broker().consume_exclusively(queue).unwrap();
         self.client.consumes.store(true, Ordering::SeqCst);
         self.occupied.borrow_mut().push(occupant);
     }

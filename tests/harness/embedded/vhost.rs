@@ -67,7 +67,7 @@ impl<'n> Vhost<'n> {
     }
 
     pub fn find(&self, queue: &str) {
-        self.node.broker().find_queue(queue);
+        self.node.broker().restore_queue(queue);
     }
 
     #[track_caller]

@@ -1,20 +1,20 @@
-//! Dead-lettering: the record that a message carries of it, and the cycles that this shows.
+//! The record of its deaths that a dead letter carries, and the detection of cycles by it.
 
 use super::message::{Death, Message, keys};
 use super::profile::Profile;
 use crate::message::headers::{HeaderValue, Headers};
 
-/// Why a message leaves its queue for the dead-letter exchange.
+/// The reason for which a message is dead-lettered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(crate) enum DeathReason {
     Rejected,
     Expired,
     MaxLength,
     DeliveryLimit,
 }
 
-impl Reason {
-    /// As `x-death` names it.
+impl DeathReason {
+    /// The name of the reason in `x-death`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Rejected => "rejected",
@@ -25,10 +25,10 @@ impl Reason {
     }
 }
 
-/// A message on its way out of a queue.
+/// The circumstances under which a message is dead-lettered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Passing<'a> {
-    pub(crate) reason: Reason,
+pub(crate) struct DeadLettering<'a> {
+    pub(crate) reason: DeathReason,
     pub(crate) queue: &'a str,
     /// The dead-letter exchange.
     pub(crate) exchange: &'a str,
@@ -36,24 +36,25 @@ pub(crate) struct Passing<'a> {
     pub(crate) epoch_millis: i64,
 }
 
-impl Passing<'_> {
-    /// The message as it is published to the dead-letter exchange.
-    pub(crate) fn letter(&self, message: &Message, profile: Profile) -> Message {
-        let mut letter = message.clone();
+impl DeadLettering<'_> {
+    /// The dead letter of a message, as it is published to the dead-letter exchange.
+    pub(crate) fn apply(&self, message: &Message, profile: Profile) -> Message {
+        let mut dead_letter = message.clone();
         match profile {
-            Profile::V3_10 => self.record_in_headers(message, &mut letter),
-            Profile::V4_0 => self.record(message, &mut letter),
+            Profile::V3_10 => self.record_in_headers(message, &mut dead_letter),
+            Profile::V4_0 => self.record(message, &mut dead_letter),
         }
-        letter.exchange = self.exchange.to_owned();
+        dead_letter.exchange = self.exchange.to_owned();
         if let Some(key) = self.routing_key {
-            letter.routing_keys = vec![key.to_owned()];
+            dead_letter.routing_keys = vec![key.to_owned()];
         }
-        letter.properties.expiration = None;
-        letter
+        // The next queue must not apply the old time to live again.
+        dead_letter.properties.expiration = None;
+        dead_letter
     }
 
-    /// 3.x keeps the record in the headers only, and believes what a client wrote there.
-    fn record_in_headers(&self, message: &Message, letter: &mut Message) {
+    /// Records the death as 3.x does: in the headers only, where an entry of a client counts.
+    fn record_in_headers(&self, message: &Message, dead_letter: &mut Message) {
         let mut routing_keys = vec![message.routing_key().to_owned()];
         routing_keys.extend(keys(&message.headers, "CC").unwrap_or_default());
         let entry = self.entry(
@@ -61,10 +62,11 @@ impl Passing<'_> {
             routing_keys,
             message.properties.expiration.as_deref(),
         );
-        let headers = &mut letter.headers;
+        let headers = &mut dead_letter.headers;
         let (queue, reason) = (self.queue, self.reason.as_str());
         let deaths = match headers.get("x-death") {
             None => {
+                // Only the first death sets these headers.
                 self.write_ends(headers, "first", message);
                 vec![entry]
             }
@@ -87,16 +89,17 @@ impl Passing<'_> {
         }
     }
 
-    /// 4.x keeps the record beside the message; the headers only show it.
-    fn record(&self, message: &Message, letter: &mut Message) {
+    /// Records the death as 4.x does: beside the message, with a copy in the headers.
+    fn record(&self, message: &Message, dead_letter: &mut Message) {
         let mut routing_keys = message.routing_keys.clone();
+        // One occurrence for each blind key: the same key can be a public one, too.
         for blind in &message.blind_keys {
             if let Some(place) = routing_keys.iter().position(|key| key == blind) {
                 routing_keys.remove(place);
             }
         }
         let (queue, reason) = (self.queue, self.reason.as_str());
-        let deaths = &mut letter.deaths;
+        let deaths = &mut dead_letter.deaths;
         let is_first = deaths.is_empty();
         let known = deaths
             .iter()
@@ -121,11 +124,11 @@ impl Passing<'_> {
         };
         deaths.insert(0, death);
         let shown = deaths.iter().map(|death| death.entry.clone()).collect();
-        letter.headers.insert("x-death", array(shown));
+        dead_letter.headers.insert("x-death", array(shown));
         if is_first {
-            self.write_ends(&mut letter.headers, "first", message);
+            self.write_ends(&mut dead_letter.headers, "first", message);
         }
-        self.write_ends(&mut letter.headers, "last", message);
+        self.write_ends(&mut dead_letter.headers, "last", message);
     }
 
     fn write_ends(&self, headers: &mut Headers, end: &str, message: &Message) {
@@ -160,23 +163,29 @@ impl Passing<'_> {
     }
 }
 
-/// Whether a dead letter is dropped instead of entering `queue`: it has been there before, and nobody has rejected it since.
-pub(crate) fn is_cycle(letter: &Message, queue: &str, reason: Reason, profile: Profile) -> bool {
-    if reason == Reason::Rejected {
+/// Whether a dead letter is dropped instead of entering `queue`: it died there before, and was not
+/// rejected since.
+pub(crate) fn is_cycle(
+    dead_letter: &Message,
+    queue: &str,
+    reason: DeathReason,
+    profile: Profile,
+) -> bool {
+    if reason == DeathReason::Rejected {
         return false;
     }
     let recorded: Vec<(Option<&str>, Option<&str>)> = match profile {
-        Profile::V4_0 => letter
+        Profile::V4_0 => dead_letter
             .deaths
             .iter()
             .map(|death| (Some(death.queue.as_str()), Some(death.reason)))
             .collect(),
-        Profile::V3_10 => match letter.headers.get("x-death") {
+        Profile::V3_10 => match dead_letter.headers.get("x-death") {
             Some(HeaderValue::Array(deaths)) => deaths
                 .iter()
                 .map(|death| match death {
                     HeaderValue::Table(death) => (text(death, "queue"), text(death, "reason")),
-                    // It counts like a rejection.
+                    // 3.x treats an entry that is no table like a rejection.
                     _ => (None, Some("rejected")),
                 })
                 .collect(),
@@ -191,7 +200,8 @@ pub(crate) fn is_cycle(letter: &Message, queue: &str, reason: Reason, profile: P
     }
 }
 
-/// 3.x brings the entries into the opposite order each time, one of a kind, counting those that have no count.
+/// The entries as 3.x rewrites them at each death: reversed, one for each queue and reason, and
+/// with a count where a client wrote none.
 fn grouped(deaths: &[HeaderValue]) -> Vec<Headers> {
     let tables = || {
         deaths.iter().filter_map(|death| match death {

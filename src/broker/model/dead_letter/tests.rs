@@ -1,4 +1,4 @@
-//! The record that dead-lettering leaves, as both versions write it.
+//! Tests of the death record, for both versions.
 
 use super::*;
 use crate::message::headers::Properties;
@@ -19,8 +19,8 @@ fn message(keys: &[&str]) -> Message {
     }
 }
 
-fn passing(reason: Reason, queue: &str) -> Passing<'_> {
-    Passing {
+fn dead_lettering(reason: DeathReason, queue: &str) -> DeadLettering<'_> {
+    DeadLettering {
         reason,
         queue,
         exchange: "dlx",
@@ -29,11 +29,11 @@ fn passing(reason: Reason, queue: &str) -> Passing<'_> {
     }
 }
 
-/// Dies in one queue after the other, of the reason given.
-fn die(message: &Message, profile: Profile, ends: &[(Reason, &str)]) -> Message {
+/// The message after it died in one queue after the other.
+fn die(message: &Message, profile: Profile, ends: &[(DeathReason, &str)]) -> Message {
     ends.iter()
         .fold(message.clone(), |message, (reason, queue)| {
-            passing(*reason, queue).letter(&message, profile)
+            dead_lettering(*reason, queue).apply(&message, profile)
         })
 }
 
@@ -64,14 +64,14 @@ fn entries(entries: &[(&str, &str, i64)]) -> Vec<(String, String, i64)> {
 }
 
 #[test]
-fn the_first_death_is_recorded_with_everything_that_was() {
+fn first_death_is_recorded_completely() {
     for profile in PROFILES {
         let mut before = message(&["order.new", "copy"]);
         before.headers.insert("CC", vec![HeaderValue::from("copy")]);
         before.properties.expiration = Some("500".to_owned());
-        let letter = die(&before, profile, &[(Reason::Expired, "q")]);
-        let Some(HeaderValue::Array(deaths)) = letter.headers.get("x-death") else {
-            panic!("{:?}", letter.headers);
+        let dead_letter = die(&before, profile, &[(DeathReason::Expired, "q")]);
+        let Some(HeaderValue::Array(deaths)) = dead_letter.headers.get("x-death") else {
+            panic!("{:?}", dead_letter.headers);
         };
         let keys = vec![HeaderValue::from("order.new"), "copy".into()];
         let expected: Headers = [
@@ -86,19 +86,19 @@ fn the_first_death_is_recorded_with_everything_that_was() {
         .into_iter()
         .collect();
         assert_eq!(deaths[..], [HeaderValue::Table(expected)]);
-        assert_eq!(letter.properties.expiration, None);
-        assert_eq!(letter.exchange, "dlx");
-        assert_eq!(letter.routing_keys, before.routing_keys);
+        assert_eq!(dead_letter.properties.expiration, None);
+        assert_eq!(dead_letter.exchange, "dlx");
+        assert_eq!(dead_letter.routing_keys, before.routing_keys);
     }
 }
 
 #[test]
-fn one_death_of_a_kind_is_counted_and_keeps_its_time() {
+fn repeated_death_is_counted_and_keeps_its_time() {
     for profile in PROFILES {
-        let mut later = passing(Reason::Expired, "q");
+        let mut later = dead_lettering(DeathReason::Expired, "q");
         later.epoch_millis += 60_000;
-        let first = die(&message(&["k"]), profile, &[(Reason::Expired, "q")]);
-        let second = later.letter(&first, profile);
+        let first = die(&message(&["k"]), profile, &[(DeathReason::Expired, "q")]);
+        let second = later.apply(&first, profile);
         assert_eq!(deaths(&second), entries(&[("q", "expired", 2)]));
         let Some(HeaderValue::Array(shown)) = second.headers.get("x-death") else {
             panic!("{:?}", second.headers);
@@ -112,12 +112,12 @@ fn one_death_of_a_kind_is_counted_and_keeps_its_time() {
 }
 
 #[test]
-fn the_last_death_stands_first_and_old_versions_turn_the_others_round() {
+fn last_death_comes_first_and_v3_reverses_the_others() {
     let ends = [
-        (Reason::Rejected, "a"),
-        (Reason::Expired, "b"),
-        (Reason::MaxLength, "c"),
-        (Reason::DeliveryLimit, "d"),
+        (DeathReason::Rejected, "a"),
+        (DeathReason::Expired, "b"),
+        (DeathReason::MaxLength, "c"),
+        (DeathReason::DeliveryLimit, "d"),
     ];
     let (a, b) = (("a", "rejected", 1), ("b", "expired", 1));
     let (c, d) = (("c", "maxlen", 1), ("d", "delivery_limit", 1));
@@ -125,19 +125,19 @@ fn the_last_death_stands_first_and_old_versions_turn_the_others_round() {
         (Profile::V3_10, [d, b, a, c]),
         (Profile::V4_0, [d, c, b, a]),
     ] {
-        let letter = die(&message(&["k"]), profile, &ends);
-        assert_eq!(deaths(&letter), entries(&expected), "{profile}");
+        let dead_letter = die(&message(&["k"]), profile, &ends);
+        assert_eq!(deaths(&dead_letter), entries(&expected), "{profile}");
     }
 }
 
 #[test]
-fn the_first_death_is_named_and_on_4_the_last_one_too() {
+fn first_death_headers_are_set_and_on_v4_the_last_too() {
     for profile in PROFILES {
-        let ends = [(Reason::Rejected, "a"), (Reason::Expired, "b")];
-        let letter = die(&message(&["k"]), profile, &ends);
+        let ends = [(DeathReason::Rejected, "a"), (DeathReason::Expired, "b")];
+        let dead_letter = die(&message(&["k"]), profile, &ends);
         let named = |end: &str, part: &str| {
             let header = format!("x-{end}-death-{part}");
-            letter.headers.get(&header).cloned()
+            dead_letter.headers.get(&header).cloned()
         };
         let ends = ["reason", "queue", "exchange"];
         let first = ends.map(|part| named("first", part));
@@ -156,43 +156,43 @@ fn the_first_death_is_named_and_on_4_the_last_one_too() {
 }
 
 #[test]
-fn a_key_of_its_own_replaces_the_others() {
+fn dead_letter_routing_key_replaces_the_others() {
     for (profile, keeps_copies) in [(Profile::V3_10, false), (Profile::V4_0, true)] {
         let mut before = message(&["k", "copy"]);
         before.headers.insert("CC", vec![HeaderValue::from("copy")]);
-        let mut passing = passing(Reason::Rejected, "q");
-        passing.routing_key = Some("dead");
-        let letter = passing.letter(&before, profile);
-        assert_eq!(letter.routing_keys, ["dead"]);
-        assert_eq!(letter.headers.contains("CC"), keeps_copies);
+        let mut rejection = dead_lettering(DeathReason::Rejected, "q");
+        rejection.routing_key = Some("dead");
+        let dead_letter = rejection.apply(&before, profile);
+        assert_eq!(dead_letter.routing_keys, ["dead"]);
+        assert_eq!(dead_letter.headers.contains("CC"), keeps_copies);
     }
 }
 
 #[test]
-fn blind_copies_stay_blind() {
+fn bcc_keys_are_not_recorded() {
     for profile in PROFILES {
         let mut before = message(&["k", "blind"]);
         before.blind_keys = vec!["blind".to_owned()];
-        let letter = die(&before, profile, &[(Reason::Rejected, "q")]);
+        let dead_letter = die(&before, profile, &[(DeathReason::Rejected, "q")]);
         assert_eq!(
-            letter.routing_keys,
+            dead_letter.routing_keys,
             ["k", "blind"],
-            "it is still sent there"
+            "the message is still routed there"
         );
-        let shown = format!("{:?}", letter.headers);
+        let shown = format!("{:?}", dead_letter.headers);
         assert!(!shown.contains("blind"), "{shown}");
     }
 }
 
 #[test]
-fn a_cycle_is_one_without_a_rejection() {
+fn cycle_needs_deaths_without_a_rejection() {
     for profile in PROFILES {
-        let cycle = |ends: &[(Reason, &str)], queue: &str| {
-            let letter = die(&message(&["k"]), profile, ends);
+        let cycle = |ends: &[(DeathReason, &str)], queue: &str| {
+            let dead_letter = die(&message(&["k"]), profile, ends);
             let (reason, _) = ends[ends.len() - 1];
-            is_cycle(&letter, queue, reason, profile)
+            is_cycle(&dead_letter, queue, reason, profile)
         };
-        let (expired, rejected) = (Reason::Expired, Reason::Rejected);
+        let (expired, rejected) = (DeathReason::Expired, DeathReason::Rejected);
         assert!(cycle(&[(expired, "a")], "a"));
         assert!(!cycle(&[(expired, "a")], "b"));
         assert!(cycle(&[(expired, "a"), (expired, "b")], "a"));
@@ -202,7 +202,7 @@ fn a_cycle_is_one_without_a_rejection() {
 }
 
 #[test]
-fn only_old_versions_believe_the_record_of_a_client() {
+fn only_v3_counts_the_record_of_a_client() {
     let claimed: Headers = [("queue", "a"), ("reason", "expired")]
         .into_iter()
         .collect();
@@ -220,11 +220,11 @@ fn only_old_versions_believe_the_record_of_a_client() {
         ),
         (Profile::V4_0, entries(&[("b", "expired", 1)]), false),
     ] {
-        let letter = die(&before, profile, &[(Reason::Expired, "b")]);
-        assert_eq!(deaths(&letter), expected);
-        let is_dropped = is_cycle(&letter, "a", Reason::Expired, profile);
+        let dead_letter = die(&before, profile, &[(DeathReason::Expired, "b")]);
+        assert_eq!(deaths(&dead_letter), expected);
+        let is_dropped = is_cycle(&dead_letter, "a", DeathReason::Expired, profile);
         assert_eq!(is_dropped, is_believed);
-        let has_first = letter.headers.contains("x-first-death-queue");
+        let has_first = dead_letter.headers.contains("x-first-death-queue");
         assert_ne!(has_first, is_believed);
     }
 }

@@ -1,4 +1,4 @@
-//! What a queue takes, takes back and lets go.
+//! Tests of what a queue accepts, requeues and drops.
 
 use super::*;
 use crate::message::headers::Properties;
@@ -34,17 +34,17 @@ fn message(body: &str, expiration: Option<&str>) -> Arc<Message> {
 
 impl Fixture {
     fn add(&mut self, body: &str) {
-        let entry = self.queue.entry(message(body, None), self.now);
+        let entry = self.queue.queued(message(body, None), self.now);
         self.queue.insert(entry);
     }
 
-    fn hand_out(&mut self) -> Entry {
+    fn hand_out(&mut self) -> QueuedMessage {
         self.queue.unacked += 1;
         self.queue.ready.pop().unwrap()
     }
 
     fn bodies(&self) -> Vec<String> {
-        let body = |entry: &Entry| String::from_utf8(entry.message.body.to_vec()).unwrap();
+        let body = |entry: &QueuedMessage| String::from_utf8(entry.message.body.to_vec()).unwrap();
         self.queue.ready.iter().map(body).collect()
     }
 }
@@ -59,13 +59,13 @@ fn limited(overflow: Overflow, length: Option<u64>, bytes: Option<u64>) -> Setti
 }
 
 #[test]
-fn a_classic_queue_rejects_what_would_be_too_much() {
+fn classic_queue_rejects_messages_over_its_limit() {
     for (length, bytes, expected) in [
         (Some(1), None, Admission::Rejected),
-        (Some(2), None, Admission::Taken),
+        (Some(2), None, Admission::Accepted),
         (None, Some(4), Admission::Rejected),
-        (None, Some(5), Admission::Taken),
-        (None, None, Admission::Taken),
+        (None, Some(5), Admission::Accepted),
+        (None, None, Admission::Accepted),
     ] {
         let settings = limited(Overflow::RejectPublish, length, bytes);
         let mut fixture = fixture(QueueKind::Classic, settings, Profile::V3_10);
@@ -76,43 +76,51 @@ fn a_classic_queue_rejects_what_would_be_too_much() {
 }
 
 #[test]
-fn what_a_classic_queue_rejects_is_dead_lettered_when_it_says_so() {
+fn reject_publish_dlx_dead_letters_rejected_messages() {
     let settings = limited(Overflow::RejectPublishDlx, Some(0), None);
     let mut fixture = fixture(QueueKind::Classic, settings, Profile::V3_10);
     let admission = fixture.queue.admit(&message("a", None), Some(ChannelId(1)));
-    assert_eq!(admission, Admission::RejectedDead);
+    assert_eq!(admission, Admission::RejectedDeadLettered);
 }
 
 #[test]
-fn a_quorum_queue_rejects_publishers_but_no_dead_letters() {
+fn quorum_queue_rejects_publishers_and_no_dead_letters() {
     let settings = limited(Overflow::RejectPublish, Some(1), None);
     let mut fixture = fixture(QueueKind::Quorum, settings, Profile::V3_10);
     let admit = |fixture: &mut Fixture, publisher| {
         let admission = fixture.queue.admit(&message("a", None), publisher);
-        if admission == Admission::Taken {
+        if admission == Admission::Accepted {
             fixture.add("a");
-            fixture.queue.tell_publishers();
+            fixture.queue.notify_publishers();
         }
         admission
     };
     let (one, other) = (Some(ChannelId(1)), Some(ChannelId(2)));
-    for expected in [Admission::Taken, Admission::Taken, Admission::Rejected] {
+    for expected in [
+        Admission::Accepted,
+        Admission::Accepted,
+        Admission::Rejected,
+    ] {
         assert_eq!(admit(&mut fixture, one), expected);
     }
     assert_eq!(admit(&mut fixture, other), Admission::Rejected);
-    assert_eq!(admit(&mut fixture, None), Admission::Taken);
+    assert_eq!(admit(&mut fixture, None), Admission::Accepted);
     for _ in 0..2 {
         fixture.hand_out();
-        fixture.queue.tell_publishers();
+        fixture.queue.notify_publishers();
     }
-    assert_eq!(admit(&mut fixture, one), Admission::Rejected, "one is left");
+    assert_eq!(
+        admit(&mut fixture, one),
+        Admission::Rejected,
+        "one message is left"
+    );
     fixture.hand_out();
-    fixture.queue.tell_publishers();
-    assert_eq!(admit(&mut fixture, one), Admission::Taken);
+    fixture.queue.notify_publishers();
+    assert_eq!(admit(&mut fixture, one), Admission::Accepted);
 }
 
 #[test]
-fn a_classic_queue_takes_a_message_back_to_its_place() {
+fn classic_queue_requeues_to_the_old_place() {
     let mut fixture = fixture(QueueKind::Classic, Settings::default(), Profile::V3_10);
     for body in ["a", "b", "c"] {
         fixture.add(body);
@@ -130,7 +138,7 @@ fn a_classic_queue_takes_a_message_back_to_its_place() {
 }
 
 #[test]
-fn a_quorum_queue_puts_it_first_or_without_a_limit_last() {
+fn quorum_queue_requeues_first_or_without_limit_last() {
     for (limit, failed, expected) in [
         (Some(5), false, ["a", "b"]),
         (None, false, ["b", "a"]),
@@ -153,7 +161,7 @@ fn a_quorum_queue_puts_it_first_or_without_a_limit_last() {
 }
 
 #[test]
-fn a_message_is_spent_when_it_has_come_back_more_often_than_the_limit() {
+fn requeue_beyond_the_delivery_limit_ends_the_message() {
     let settings = Settings {
         delivery_limit: Some(1),
         ..Settings::default()
@@ -167,14 +175,14 @@ fn a_message_is_spent_when_it_has_come_back_more_often_than_the_limit() {
     ));
     let entry = fixture.hand_out();
     match fixture.queue.put_back(entry, false) {
-        PutBack::Spent(entry) => assert_eq!((entry.returned, entry.failed), (2, 1)),
-        PutBack::Ready => panic!("it is ready again"),
+        PutBack::OverDeliveryLimit(entry) => assert_eq!((entry.returned, entry.failed), (2, 1)),
+        PutBack::Ready => panic!("the message is ready again"),
     }
     assert!(fixture.queue.ready.is_empty());
 }
 
 #[test]
-fn the_shorter_time_to_live_counts() {
+fn shorter_time_to_live_takes_effect() {
     for (queue, own, expected) in [
         (None, None, None),
         (Some(5), None, Some(5)),
@@ -188,14 +196,14 @@ fn the_shorter_time_to_live_counts() {
             ..Settings::default()
         };
         let mut fixture = fixture(QueueKind::Classic, settings, Profile::V3_10);
-        let entry = fixture.queue.entry(message("a", own), fixture.now);
+        let entry = fixture.queue.queued(message("a", own), fixture.now);
         let millis = entry.expires.map(|due| due - fixture.now);
         assert_eq!(millis, expected.map(Duration::from_millis));
     }
 }
 
 #[test]
-fn a_queue_is_unused_only_without_consumers() {
+fn queue_is_unused_only_without_consumers() {
     let settings = Settings {
         expires: Some(Duration::from_secs(1)),
         ..Settings::default()
