@@ -77,10 +77,14 @@ use std::sync::{Arc, Weak};
 ///   the messages return in the order in which the consumers subscribed; on 3.x that order is
 ///   random.
 #[derive(Clone)]
-pub struct Broker(Arc<BrokerCore>);
+pub struct Broker(Arc<Handle>);
+
+/// What the handles of a broker share. The timer thread holds the core for a moment whenever it
+/// acts, and never this, so that a broker has ended exactly when its last handle is dropped.
+struct Handle(Arc<BrokerCore>);
 
 /// A reference to a broker that does not keep it alive.
-pub(crate) struct WeakBroker(Weak<BrokerCore>);
+pub(crate) struct WeakBroker(Weak<Handle>);
 
 impl WeakBroker {
     pub(crate) fn upgrade(&self) -> Option<Broker> {
@@ -95,7 +99,8 @@ impl Broker {
         profile: Profile,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, SpawnError> {
-        BrokerCore::start(name.into(), profile, clock).map(Self)
+        let core = BrokerCore::start(name.into(), profile, clock)?;
+        Ok(Self(Arc::new(Handle(core))))
     }
 
     pub(crate) fn downgrade(&self) -> WeakBroker {
@@ -104,26 +109,26 @@ impl Broker {
 
     /// The clock that times to live and the broker's connections follow.
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
-        self.0.clock()
+        self.0.0.clock()
     }
 
     pub(crate) fn name(&self) -> &str {
-        self.0.name()
+        self.0.0.name()
     }
 
     /// The version whose behaviour the broker has.
     pub(crate) fn profile(&self) -> Profile {
-        self.0.profile()
+        self.0.0.profile()
     }
 
     /// Changes the broker's state, then processes and sends what follows from it.
     pub(crate) fn update<R>(&self, work: impl FnOnce(&mut Hub, Moment) -> R) -> R {
-        self.0.update(work)
+        self.0.0.update(work)
     }
 
     /// Reads the broker's state as it is now.
     pub(crate) fn inspect<R>(&self, read: impl FnOnce(&Hub) -> R) -> R {
-        self.0.inspect(read)
+        self.0.0.inspect(read)
     }
 }
 
