@@ -25,14 +25,15 @@
 //!
 //! # The types, and how they fit together
 //!
-//! A [`Connection`] is a cheap handle that any thread may hold, and the start of every operation:
+//! A [`Connection`] is a cheap handle that any thread may hold, and the entry point of every
+//! operation:
 //!
 //! * **Declaring**: a [`Topology`] of exchanges, [`Queue`]s and bindings. [`plan`](Topology::plan)
 //!   lists what it would declare and finds its problems without a broker;
 //!   [`apply`](Topology::apply) declares it.
 //! * **Publishing**: [`publish`](Connection::publish) sends JSON and waits for the broker's
-//!   confirm. A [`Publish`] sets everything else about a message. A [`PublishError`] says whether
-//!   the broker may have the message, and returns it.
+//!   confirm. A [`Publish`] describes a message in full. A [`PublishError`] says whether the broker
+//!   may have the message, and contains it.
 //! * **Consuming**: [`consume`](Connection::consume) with defaults, or a [`ConsumerBuilder`] with
 //!   concurrency, prefetch and codec ([`Json`] by default, [`Text`], [`Bytes`], or a [`Decode`] of
 //!   your own). It calls a closure with a [`Message`], whose [`Envelope`] has its id, attempt and
@@ -44,7 +45,7 @@
 //!   [`RetryLadder`] lists. [`pull`](Connection::pull) reads dead letters, and
 //!   [`replay`](Connection::replay) moves them back. [`naming`] has the names of the queues.
 //! * **Closing**: [`close_within`](Connection::close_within) from any thread; a [`DrainTimeout`]
-//!   names the deliveries that it left behind.
+//!   lists the deliveries that were left unsettled.
 //! * **Monitoring**: [`health`](Connection::health); a [`metrics::Registry`], or another
 //!   [`metrics::Observer`].
 //! * **Testing**: an embedded broker and a test clock in the module `testing`, with the feature of
@@ -59,10 +60,9 @@
 //!
 //! The library runs on threads of its own, without a runtime:
 //!
-//! * Each connection: `rungmq-supervisor`, `rungmq-publisher`, `rungmq-admin`,
-//!   `rungmq-admin-call`, `rungmq-opener-consume`; from the first publish or copy on
-//!   `rungmq-opener-publish`.
-//! * Each of its two sockets: `amiquip-io`, of the underlying client amiquip.
+//! * Each connection: `rungmq-supervisor`, `rungmq-publisher`, `rungmq-admin`, `rungmq-admin-call`,
+//!   `rungmq-opener-consume`; after the first publish or copy also `rungmq-opener-publish`.
+//! * Each of its two sockets: `amiquip-io`, a thread of the underlying client amiquip.
 //! * Each consumer: `rungmq-consumer-{queue}`, and the workers that run handlers,
 //!   `rungmq-worker-{queue}`. There are as many workers as its concurrency, and one more for each
 //!   message that waits in the consumer, up to the prefetch.
@@ -83,7 +83,8 @@
 //!
 //! * `warn`: a connection lost, blocked or given up; a consumer without a subscription; a missing
 //!   rung; a failed copy and its pause; a message rejected because it could not be set aside;
-//!   headers left out; a wait cut short; missing permissions; probable mistakes in a topology.
+//!   headers left out of a copy; a wait in the consumer that was capped; missing permissions;
+//!   probable mistakes in a topology.
 //! * `info`: a consumer started or stopped; the next attempt to connect; connected again; the
 //!   connection was closed.
 //! * `debug`: drains; connections opened and ended; the consuming connection blocked; each message
@@ -112,11 +113,11 @@
 //!
 //! # Versions
 //!
-//! RabbitMQ 3.10 to 4.x; the tests run on 3.10 and 4.0. Rust 1.91; raising it is a minor version.
-//! Before 1.0 a breaking change is a minor version too. Enums that may grow are
-//! `#[non_exhaustive]`. Names of queues, headers, metrics and arguments are shared with other
-//! languages and do not change. amiquip's types appear in no signature, so that it can be replaced
-//! without a breaking change.
+//! RabbitMQ 3.10 to 4.x; the tests run on 3.10 and 4.0. Rust 1.91 or later; raising this minimum is
+//! a minor version. Before 1.0 a breaking change is also a minor version. Enums that may grow are
+//! `#[non_exhaustive]`. Names of queues, headers, metrics and arguments are shared with the AceMQ
+//! libraries for other languages and do not change. amiquip's types appear in no signature, so that
+//! it can be replaced without a breaking change.
 
 // The service's handles. A module imports only from its own group and from the groups below it.
 mod connection;
