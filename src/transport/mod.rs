@@ -8,7 +8,7 @@
 
 mod activity;
 pub(crate) mod amqp;
-/// The embedded broker against a real one. It stands with the tests, which a packaged crate does not have.
+/// The embedded broker against a real one. It is with the tests, which a packaged crate lacks.
 #[cfg(all(test, differential))]
 #[path = "../../tests/differential/mod.rs"]
 mod differential;
