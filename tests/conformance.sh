@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Which test runs on which broker: one line each, then how many.
 #   tests/conformance.sh            all tests
-#   tests/conformance.sh | grep -v ' yes *yes '    those of one broker only; why stands at `only_on_rabbitmq!` and in tests/embedded/main.rs
+#   tests/conformance.sh | grep -vE '^yes +yes '    those of one broker only; why stands at `only_on_rabbitmq!` and in tests/embedded/main.rs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -5,6 +5,7 @@
 # OPTIONS
 #   --rabbitmq-4    on RabbitMQ 4 in a root of its own, see tests/rabbitmq-4.sh, instead of the installed RabbitMQ
 #   --under-load    beside a busy loop on each core and a loop of synchronous writes
+#   --help          prints this
 # A red suite hides no other: at the end stands one line for each suite, and then the names of the tests that failed.
 # Run it with plain cargo test, not nextest: the tests of a binary share a broker, and nextest would start one for each.
 set -uo pipefail
@@ -129,6 +130,7 @@ while (($#)); do
   case $1 in
     --rabbitmq-4) RUNGMQ_TEST_RABBITMQ=$(tests/rabbitmq-4.sh) || exit; export RUNGMQ_TEST_RABBITMQ ;;
     --under-load) under_load=1 ;;
+    --help) sed -n '2,/^set /s/^# \{0,1\}//p' tests/run.sh; exit ;;
     --differential) only_differential=1; shift; break ;;
     *) break ;;
   esac
