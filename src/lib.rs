@@ -119,6 +119,14 @@
 //! libraries for other languages and do not change. amiquip's types appear in no signature, so that
 //! it can be replaced without a breaking change.
 
+#![cfg_attr(
+    not(feature = "testing"),
+    allow(
+        rustdoc::broken_intra_doc_links,
+        reason = "the guides link to `testing`"
+    )
+)]
+
 // The service's handles. A module imports only from its own group and from the groups below it.
 mod connection;
 mod consumer;

@@ -116,7 +116,9 @@ show_beside() {
 summary() {
   local name
   echo
-  for name in "${suites[@]}"; do cat "$scratch/$name.line"; done
+  for name in "${suites[@]}"; do
+    cat "$scratch/$name.line" 2>/dev/null || echo "$name: did not report" | tee "$scratch/$name.failures"
+  done
   for name in "${suites[@]}"; do cat "$scratch/$name.failures"; done >"$scratch/failures" 2>/dev/null
   [[ -s $scratch/failures ]] || return 0
   printf '\nfailures:\n'

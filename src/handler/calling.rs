@@ -59,7 +59,7 @@ pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> String {
     } else if let Some(text) = panic.downcast_ref::<String>() {
         format!("panicked: {text}")
     } else {
-        "panicked with a non-string payload".to_owned()
+        "panicked: with a non-string payload".to_owned()
     };
     // The payload's own `Drop` may panic.
     let _ = catch_unwind(AssertUnwindSafe(move || drop(panic)));

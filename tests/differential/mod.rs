@@ -48,6 +48,11 @@ fn the_embedded_broker_does_what_rabbitmq_does() {
     let programs = number("RUNGMQ_DIFFERENTIAL_PROGRAMS", PROGRAMS);
     let tally = campaign(first, programs);
     println!("{tally:?}");
+    let agreed = tally.agreed.load(Ordering::Relaxed);
+    assert!(
+        agreed * 2 > programs,
+        "only {agreed} of {programs} programs agreed"
+    );
     let failures: Vec<String> = tally.failures.into_inner();
     assert!(
         failures.is_empty(),

@@ -212,8 +212,7 @@ pub fn unacknowledged(vhost: &impl VirtualHost) -> u64 {
 #[track_caller]
 pub fn wait_until_empty(vhost: &impl VirtualHost, queue: &str) {
     wait_until(SOON, &format!("{queue} is empty"), || {
-        let row = vhost.queue(queue, &["messages"]).unwrap();
-        number(&row, "messages") == 0
+        vhost.message_count(queue) == 0
     });
 }
 

@@ -14,6 +14,8 @@ pub trait VirtualHost {
     fn list_channels(&self, columns: &[&str]) -> Vec<Row>;
     /// The row of one queue; `None` when there is no such queue.
     fn queue(&self, name: &str, columns: &[&str]) -> Option<Row>;
+    /// How many messages the queue holds now, delivered ones included.
+    fn message_count(&self, queue: &str) -> u64;
 }
 
 macro_rules! virtual_host {
@@ -50,6 +52,11 @@ macro_rules! virtual_host {
             #[track_caller]
             fn queue(&self, name: &str, columns: &[&str]) -> Option<Row> {
                 self.queue(name, columns)
+            }
+
+            #[track_caller]
+            fn message_count(&self, queue: &str) -> u64 {
+                self.message_count(queue)
             }
         }
     };

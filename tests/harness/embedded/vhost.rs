@@ -94,6 +94,13 @@ impl<'n> Vhost<'n> {
         self.node.list_queues(&self.name, columns)
     }
 
+    /// How many messages the queue holds now, delivered ones included.
+    #[track_caller]
+    pub fn message_count(&self, queue: &str) -> u64 {
+        let row = self.queue(queue, &["messages"]).unwrap();
+        row["messages"].as_u64().unwrap()
+    }
+
     #[track_caller]
     pub fn queue(&self, name: &str, columns: &[&str]) -> Option<Row> {
         let columns = [&["name"], columns].concat();

@@ -320,7 +320,7 @@ fn a_panic_is_a_retry_with_its_text() {
     for (queue, text) in [
         ("str", "panicked: out of cheese"),
         ("string", "panicked: attempt 3 failed"),
-        ("payload", "panicked with a non-string payload"),
+        ("payload", "panicked: with a non-string payload"),
         ("guard", "panicked: with the lock held"),
     ] {
         assert_dead(
@@ -367,7 +367,7 @@ fn errors_and_payloads_that_panic_themselves_cost_no_delivery() {
         .unwrap();
     for (queue, text) in [
         ("shown", "reason could not be shown"),
-        ("dropped", "panicked with a non-string payload"),
+        ("dropped", "panicked: with a non-string payload"),
     ] {
         assert_dead(
             &stage,

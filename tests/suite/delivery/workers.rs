@@ -277,7 +277,7 @@ fn a_pool_survives_twenty_panics() {
         let text = match number % 4 {
             0 => "panicked: a text".to_owned(),
             1 => format!("panicked: number {number}"),
-            2 => "panicked with a non-string payload".to_owned(),
+            2 => "panicked: with a non-string payload".to_owned(),
             _ => "panicked: with the lock held".to_owned(),
         };
         assert_eq!(
