@@ -77,8 +77,10 @@ impl Cluster {
         let others = self.nodes.len() - 1;
         for node in self.nodes.iter().filter(|node| node.is_alive()) {
             wait_until(secs(30), "the loss of a node is known", || {
-                running(node) == others
+                running(node) == others && node.eval(RUNNING_DATABASES) == others.to_string()
             });
+            // Its monitor has handled the loss once it answers.
+            node.eval("_ = sys:get_state(rabbit_node_monitor), ok");
         }
     }
 
@@ -109,6 +111,9 @@ fn running(node: &Node) -> usize {
     let erlang = "length([N || N <- [node() | nodes()], rabbit:is_running(N)])";
     node.eval(erlang).parse().unwrap()
 }
+
+/// How many members the node's database counts as running, which decides whether a queue is down.
+const RUNNING_DATABASES: &str = "length(mnesia:system_info(running_db_nodes))";
 
 /// The quorum queues with a replica that does not run.
 const INCOMPLETE_QUEUES: &str = "
